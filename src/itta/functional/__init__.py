@@ -1,0 +1,1 @@
+"""Pure tensor maths: functions that take and return tensors, and hold nothing."""

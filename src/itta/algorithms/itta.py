@@ -1,0 +1,180 @@
+"""ITTA, the training half. Improved Test-Time Adaptation for Domain Generalization.
+Chen, Zhang, Song, Shan, Liu, CVPR 2023. https://arxiv.org/abs/2304.04494
+
+Two differences from the paper, both explained in docs/deviations.md. The weight sub-network's gradient is exact but
+needs no second-order backpropagation: one Jacobian-vector product, then a derivative through f_w alone. And both
+updates start from the same point by default (``update_order="shared"``), which saves the second pass over the batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from itta.algorithms import consistency
+from itta.algorithms.base import Algorithm, Batch, Logs, Task
+from itta.algorithms.consistency import draw_view
+from itta.functional.gradients import Alignment, alignment
+from itta.functional.jvp import Tape
+from itta.hparams import hp
+from itta.nn.affine_stack import AffineStack
+from itta.nn.views import two_views
+
+
+@dataclass(frozen=True)
+class Hparams(consistency.Hparams):
+    fw_depth: int = hp(10, "layers of the weight sub-network f_w")
+    fw_lr_scale: float = hp(0.1, "learning rate of f_w, as a share of lr")
+    update_order: Literal["shared", "paper"] = hp(
+        "shared", "shared: θ, φ and w step from one pass; paper: w steps after θ and φ, from a second pass"
+    )
+    align_every: int = hp(1, "update f_w every so many steps")
+    align_blocks: Literal["all", "last"] = hp("all", "the parameters whose gradients are aligned")
+    difference: Literal["z-z'", "z'-z"] = hp("z-z'", "the argument of f_w; the released code has z' − z")
+
+
+PRESETS: dict[str, dict[str, object]] = {
+    "paper": {},
+    "released": {"update_order": "paper", "difference": "z'-z"},
+}
+
+
+class ITTA(Algorithm):
+    """z, z' = f_θ(x), z' with its style mixed after one of the first two blocks;
+
+    L_main  = CE(f_φ(z), y) + CE(f_φ(z'), y)
+    L_wcont = mean(f_w(z − z')²)                                              (Eq. 1)
+    θ, φ ← step on L_main + α·L_wcont                                         (Eq. 2)
+    w    ← step on L_align = mean((ĝ_main − ĝ_wcont)²), ĝ = (g − E g)/σ_g      (Eq. 5)
+    """
+
+    name = "itta"
+    paper = "Chen et al., Improved Test-Time Adaptation for Domain Generalization, CVPR 2023"
+    Hparams = Hparams
+    min_batch = 2
+
+    def __init__(self, task: Task, hp: Hparams) -> None:
+        super().__init__(task, hp)
+        self.f_w = AffineStack((self.backbone.dim,), hp.fw_depth)
+        self.add_optimizer("f_w", self.f_w.parameters(), hp.fw_lr_scale * hp.lr)
+        self.register_buffer("step", torch.zeros((), dtype=torch.long))
+
+    def update(self, batches: Sequence[Batch]) -> Logs:
+        x, y = self.gather(batches)
+        aligns = int(self.step) % self.hp.align_every == 0
+        self.step += 1
+        if aligns and self.hp.update_order == "shared":
+            return self.update_together(self.run(x, y))
+        run = self.run(x, y)
+        self.optimizers["main"].zero_grad()
+        (run.main + self.hp.alpha * run.wcont).backward(inputs=self.main_parameters())  # Eq. 2
+        self.optimizers["main"].step()
+        return run.logs() | (self.align(self.run(x, y)) if aligns else {})
+
+    def run(self, x: Tensor, y: Tensor) -> "Run":
+        """Both losses of a batch, with the pass recorded for the alignment step."""
+        before_last = self.backbone.block_names[-2]
+        run = Run(Tape())
+
+        def note_cut(block: str, z: Tensor) -> Tensor:
+            if block == before_last:
+                run.cut = z
+            return z
+
+        with run.tape:
+            z, z_aug = two_views(lambda after: self.features(x, after), draw_view(self, len(x)), note_cut)
+            run.h = z - z_aug if self.hp.difference == "z-z'" else z_aug - z
+        run.main = F.cross_entropy(self.head(z), y) + F.cross_entropy(self.head(z_aug), y)
+        run.wcont = self.f_w(run.h).square().mean()  # Eq. 1
+        return run
+
+    def update_together(self, run: "Run") -> Logs:
+        """Step θ, φ and w from one pass: two gradients of it serve both updates."""
+        aligned, early = self.aligned_parameters(), self.early_parameters()
+        cut = [run.cut] if early else []
+        head = list(self.head.parameters())
+        on_main = grad(run.main, [*aligned, *cut, *head], keep_graph=True)
+        on_wcont = grad(run.wcont, [*aligned, *cut], keep_graph=bool(early))
+        n = len(aligned)
+        if early:
+            at_cut = on_main[n].add_(on_wcont[n], alpha=self.hp.alpha)
+            set_gradients(early, torch.autograd.grad(run.cut, early, at_cut))
+        set_gradients(head, on_main[n + len(cut) :])
+
+        g_main, g_wcont = on_main[:n], on_wcont[:n]
+        found = alignment(g_main, g_wcont)
+        for p, m, w in zip(aligned, g_main, g_wcont):
+            v = None if found is None else found.direction(m, w)
+            p.grad = m.add_(w, alpha=self.hp.alpha)  # Eq. 2
+            if v is not None:
+                w.copy_(v)  # in place: θ-sized tensors are what a step's memory is made of
+        logs = self.step_w(run, found, g_wcont)  # before θ moves: the recorded pass holds its present values
+        self.optimizers["main"].step()
+        return run.logs() | logs
+
+    def align(self, run: "Run") -> Logs:
+        """Step w alone."""
+        aligned = self.aligned_parameters()
+        g_main = grad(run.main, aligned, keep_graph=True)
+        g_wcont = grad(run.wcont, aligned)
+        found = alignment(g_main, g_wcont)
+        v = [] if found is None else [found.direction(m, w) for m, w in zip(g_main, g_wcont)]
+        return self.step_w(run, found, v)
+
+    def step_w(self, run: "Run", found: Alignment | None, v: Sequence[Tensor]) -> Logs:
+        """Eq. 5, given v = ∂L_align/∂g_wcont.
+
+        With u(h, w) = ∂L_wcont/∂h and J = ∂h/∂θ, g_wcont = Jᵀu, hence ∂L_align/∂w = ∂⟨J v, u(h, w)⟩/∂w, J v constant.
+        """
+        if found is None:  # a gradient vanishes: there is no direction to align
+            return {"align": 0.0, "cosine": 0.0}
+        j_v = run.tape.jvp(dict(zip(self.aligned_parameters(), v)), run.h)
+        set_gradients(list(self.f_w.parameters()), w_gradient(self.f_w, run.h, j_v))
+        self.optimizers["f_w"].step()
+        return {"align": float(found.loss), "cosine": float(found.cosine)}
+
+    def main_parameters(self) -> list[Tensor]:
+        return [*self.backbone.parameters(), *self.head.parameters()]
+
+    def aligned_parameters(self) -> list[Tensor]:
+        """The part of θ whose gradients are compared."""
+        aligned = self.backbone if self.hp.align_blocks == "all" else self.backbone.last_block
+        return list(aligned.parameters())
+
+    def early_parameters(self) -> list[Tensor]:
+        """The rest of θ."""
+        aligned = {id(p) for p in self.aligned_parameters()}
+        return [p for p in self.backbone.parameters() if id(p) not in aligned]
+
+
+@dataclass
+class Run:
+    """One recorded pass and its losses."""
+
+    tape: Tape
+    h: Tensor = field(init=False)  # z − z'
+    cut: Tensor = field(init=False)  # the last block's input
+    main: Tensor = field(init=False)
+    wcont: Tensor = field(init=False)
+
+    def logs(self) -> Logs:
+        return {"loss": self.main.item(), "consistency": self.wcont.item()}
+
+
+def grad(loss: Tensor, inputs: Sequence[Tensor], keep_graph: bool = False) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, inputs, retain_graph=keep_graph, materialize_grads=True))
+
+
+def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    for p, g in zip(parameters, gradients):
+        p.grad = g
+
+
+def w_gradient(f_w: AffineStack, h: Tensor, j_v: Tensor) -> list[Tensor]:
+    """∂⟨j_v, u(h, w)⟩/∂w with u = ∂ mean(f_w(h)²)/∂h: a second derivative of f_w alone."""
+    h = h.detach().requires_grad_()
+    (u,) = torch.autograd.grad(f_w(h).square().mean(), h, create_graph=True)
+    return grad((u * j_v).sum(), list(f_w.parameters()))

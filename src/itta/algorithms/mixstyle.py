@@ -1,0 +1,43 @@
+"""MixStyle. Domain Generalization with MixStyle. Zhou, Yang, Qiao, Xiang, ICLR 2021. https://arxiv.org/abs/2104.02008
+
+ERM whose feature maps trade styles after the first blocks. Partners are drawn from the whole batch (the paper's random
+mode), which with several domains already mixes across them; the optimiser is DomainBed's Adam, not the paper's SGD.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from itta.algorithms import base
+from itta.algorithms.base import Algorithm, Batch, Logs
+from itta.hparams import hp
+from itta.nn.mixstyle import draw_mix, mix_style
+
+
+@dataclass(frozen=True)
+class Hparams(base.Hparams):
+    mix_p: float = hp(0.5, "probability of mixing after each of the first three blocks")
+    mix_alpha: float = hp(0.1, "α of Beta(α, α), from which the share of one's own style is drawn")
+
+
+class MixStyle(Algorithm):
+    """CE on features whose styles are mixed: after each of the first three blocks, with probability p,
+
+    z ← (z − μ)/σ·σ_mix + μ_mix,  μ_mix = λμ + (1−λ)μ_partner,  σ_mix = λσ + (1−λ)σ_partner,  λ ~ Beta(α, α).
+    """
+
+    name = "mixstyle"
+    paper = "Zhou et al., Domain Generalization with MixStyle, ICLR 2021"
+    Hparams = Hparams
+    min_batch = 2
+
+    def objective(self, batches: Sequence[Batch]) -> tuple[Tensor, Logs]:
+        x, y = self.gather(batches)
+        mixed = self.backbone.block_names[:3]
+        draws = {b: draw_mix(len(x), (b,), self.hp.mix_alpha) for b in mixed if torch.rand(()) < self.hp.mix_p}
+        z = self.features(x, lambda block, z: mix_style(z, draws[block]) if block in draws else z)
+        loss = F.cross_entropy(self.head(z), y)
+        return loss, {"loss": loss.item()}

@@ -1,0 +1,99 @@
+"""Batches: for training a pure function of seed and step, for evaluation a stream in a fixed order."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from itta.data.dataset import Batch, DomainDataset, Images, Split
+from itta.data.transforms import augment, draw_augmentation, to_float
+from itta.errors import InputError
+from itta.seeds import derive_seed
+
+MAX_BATCH_SIZE = 4096
+_AHEAD = 2  # steps: one being made while one waits, more would only take memory
+
+
+class TrainLoader:
+    """Draw one batch per domain, with replacement from its train split, for any step, without knowing the one before.
+
+    So a resumed run sees what it would have seen, and a domain's batches do not depend on which others are trained on.
+    """
+
+    def __init__(
+        self,
+        dataset: DomainDataset,
+        splits: Mapping[str, Split],
+        domains: Sequence[str],
+        batch_size: int,
+        seed: int,
+        augment: bool = True,
+    ) -> None:
+        _check_batch_size(batch_size)
+        if not domains:
+            raise InputError(f"no domains to train on; choose from {', '.join(dataset.domains)}.")
+        self._images = {name: dataset.domain(name) for name in domains}
+        self._train = {name: splits[name].train for name in domains}
+        for name, indices in self._train.items():
+            if len(indices) == 0:
+                raise InputError(
+                    f"domain {name!r} has no images to train on once some are held out; add images or hold out fewer."
+                )
+        self.domains, self.batch_size, self.seed, self.augment = tuple(domains), batch_size, seed, augment
+
+    def batches(self, step: int) -> list[Batch]:
+        """Return the batches of a step, one per domain, in their order."""
+        return [self._batch(domain, step) for domain in self.domains]
+
+    def _batch(self, domain: str, step: int) -> Batch:
+        train = self._train[domain]
+        drawn = torch.randint(len(train), (self.batch_size,), generator=self._generator("batch", domain, step))
+        indices = train[drawn.numpy()]
+        pixels, labels = self._images[domain].read(indices), torch.from_numpy(self._images[domain].labels[indices])
+        if not self.augment:
+            return to_float(pixels), labels
+        return augment(pixels, draw_augmentation(len(pixels), self._generator("augment", domain, step))), labels
+
+    def _generator(self, purpose: str, domain: str, step: int) -> torch.Generator:
+        return torch.Generator().manual_seed(derive_seed(self.seed, purpose, domain, step))
+
+
+def prefetch(loader: TrainLoader, first_step: int, last_step: int) -> Iterator[tuple[int, list[Batch]]]:
+    """Yield each step, the last one included, and its batches, made by one thread up to two steps ahead."""
+    worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="itta-prefetch")
+    steps = iter(range(first_step, last_step + 1))
+    try:
+        pending = deque((step, worker.submit(loader.batches, step)) for step in islice(steps, _AHEAD))
+        while pending:
+            step, batches = pending.popleft()
+            ready = batches.result()
+            pending.extend((later, worker.submit(loader.batches, later)) for later in islice(steps, 1))
+            yield step, ready
+    finally:
+        worker.shutdown(wait=True, cancel_futures=True)
+
+
+def stream(
+    images: Images, indices: Sequence[int] | np.ndarray, batch_size: int, seed: int | None = None
+) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+    """Yield indices, float images and labels, each image once, in an order drawn by the seed, or as given if None."""
+    _check_batch_size(batch_size)
+    order = np.asarray(indices, dtype=np.int64)
+    if seed is not None:
+        order = np.random.RandomState(derive_seed(seed, "stream")).permutation(order)
+    return _read(images, order, batch_size)
+
+
+def _read(images: Images, order: np.ndarray, batch_size: int) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        yield rows, to_float(images.read(rows)), torch.from_numpy(images.labels[rows])
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if not 1 <= batch_size <= MAX_BATCH_SIZE:
+        raise InputError(f"batch size {batch_size} is out of range; choose from 1 to {MAX_BATCH_SIZE} (often 32).")

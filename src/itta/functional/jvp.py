@@ -1,0 +1,269 @@
+"""Jacobian-vector products of a pass that has already been run, without running it again.
+
+``torch.func.jvp`` computes a function and its derivative together, so a caller who already has the function's value
+pays for it twice. `Tape` notes what each operation of the ordinary pass read and wrote (the same tensors that autograd
+keeps anyway) and can afterwards push a tangent through: one linear operation per operation, no second pass.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+Tangents = Sequence[Tensor | None]  # one per tensor argument; None stands for zero
+Rule = Callable[[Tangents], Any]
+
+
+@dataclass(frozen=True)
+class Operation:
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    rule: Rule
+
+
+class Tape(TorchFunctionMode):
+    """Record the differentiable operations run inside ``with tape:``, then give Jacobian-vector products of them.
+
+    >>> w, x = torch.tensor([2.0, 3.0], requires_grad=True), torch.tensor([5.0, 7.0])
+    >>> with Tape() as tape:
+    ...     y = (w * x).relu()
+    >>> tape.jvp({w: torch.tensor([1.0, -1.0])}, y)
+    tensor([ 5., -7.])
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[Operation] = []
+        # Weak: a tensor that nobody else needs is freed, and its number is never given to another.
+        self.numbers = WeakTensorKeyDictionary()
+        self.count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.dropout and kwargs.get("training", True) and kwargs.get("p", 0.5) > 0:
+            raise RuntimeError("a tape cannot replay F.dropout: draw the mask first and multiply by it")
+        out = func(*args, **kwargs)
+        outputs = [t for t in flat(out) if t.is_floating_point()]
+        if outputs and any(t.requires_grad for t in outputs):
+            inputs = flat((args, kwargs))
+            read = tuple(self.number(t) for t in inputs)
+            written = tuple(self.number(t) for t in outputs)
+            self.operations.append(Operation(read, written, rule_for(func, args, kwargs, inputs, out)))
+        return out
+
+    def number(self, tensor: Tensor) -> int:
+        if tensor not in self.numbers:
+            self.numbers[tensor] = self.count
+            self.count += 1
+        return self.numbers[tensor]
+
+    @torch.no_grad()
+    def jvp(self, tangents: Mapping[Tensor, Tensor], output: Tensor) -> Tensor:
+        """The derivative of ``output`` along ``tangents``: J·v, where J is taken at the recorded point."""
+        known = {self.number(t): v for t, v in tangents.items()}
+        last_use = {n: i for i, op in enumerate(self.operations) for n in op.inputs}
+        wanted = self.number(output)
+        for i, op in enumerate(self.operations):
+            given = [known.get(n) for n in op.inputs]
+            if all(t is None for t in given):
+                continue
+            results = op.rule(given)
+            known.update(zip(op.outputs, flat(results)))
+            for n in op.inputs:  # let go of what no later operation reads
+                if last_use[n] == i and n != wanted and n not in op.outputs:
+                    known.pop(n, None)
+        return known[wanted] if wanted in known else torch.zeros_like(output)
+
+
+def flat(nested: Any) -> list[Tensor]:
+    """The tensors inside nested tuples, lists and dicts, in order."""
+    if isinstance(nested, Tensor):
+        return [nested]
+    if isinstance(nested, dict):
+        nested = nested.values()
+    elif not isinstance(nested, (tuple, list)):
+        return []
+    return [t for item in nested for t in flat(item)]
+
+
+def put_back(nested: Any, tensors: list[Tensor]) -> Any:
+    """Rebuild ``nested`` with its tensors replaced, in order; empties the list."""
+    if isinstance(nested, Tensor):
+        return tensors.pop(0)
+    if isinstance(nested, dict):
+        return {k: put_back(v, tensors) for k, v in nested.items()}
+    if isinstance(nested, (tuple, list)):
+        return type(nested)([put_back(v, tensors) for v in nested])
+    return nested
+
+
+def rule_for(func: Any, args: Any, kwargs: Any, inputs: list[Tensor], out: Any) -> Rule:
+    """How a tangent passes through one call; keeps alive only what that needs."""
+    if func in SUMS and len(inputs) == 2 and len(args) == 2 and inputs[0].shape == inputs[1].shape:
+        return lambda given: add_up(given[0], given[1], SUMS[func])
+    if func in SUMS and len(inputs) == 1:
+        return lambda given: given[0]
+    if func in PRODUCTS and len(inputs) == 2:
+        return lambda given: bilinear(torch.mul, inputs[0], inputs[1], given)
+    if func is F.conv2d:
+        return conv_rule(*args, **kwargs)
+    if func is F.linear:
+        return linear_rule(*args, **kwargs)
+    if func is F.batch_norm:
+        return batch_norm_rule(*args, **kwargs)
+    if func is F.relu:
+        return lambda given: given[0] * (out > 0)
+    if func is F.relu6:
+        return lambda given: given[0] * ((out > 0) & (out < 6))
+    if func in LINEAR:
+        dims = [(t.shape, t.dtype, t.device) for t in inputs]
+        template = put_back((args, kwargs), [torch.empty(0)] * len(inputs))
+        return lambda given: apply(func, template, [zeros(*d) if t is None else t for d, t in zip(dims, given)])
+    if out is inputs[0]:
+        raise RuntimeError(f"a tape cannot replay the in-place operation {func}: use its out-of-place form")
+    return general_rule(func, args, kwargs, inputs)
+
+
+SUMS = {
+    torch.add: 1, Tensor.add: 1, Tensor.__add__: 1, Tensor.__radd__: 1, Tensor.__iadd__: 1, Tensor.add_: 1,
+    torch.sub: -1, Tensor.sub: -1, Tensor.__sub__: -1, Tensor.__isub__: -1, Tensor.sub_: -1,
+}  # fmt: skip
+PRODUCTS = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__}
+LINEAR = {
+    torch.cat, torch.stack, torch.chunk, Tensor.chunk, torch.mean, Tensor.mean, torch.sum, Tensor.sum, torch.flatten,
+    Tensor.flatten, Tensor.reshape, Tensor.view, Tensor.permute, Tensor.transpose, Tensor.unbind, Tensor.__getitem__,
+    Tensor.contiguous, Tensor.squeeze, Tensor.unsqueeze, Tensor.expand, Tensor.to, Tensor.neg, F.pad, F.avg_pool2d,
+    F.adaptive_avg_pool2d,
+}  # fmt: skip
+
+
+def zeros(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
+def apply(func: Any, template: Any, tensors: list[Tensor]) -> Any:
+    args, kwargs = put_back(template, list(tensors))
+    return func(*args, **kwargs)
+
+
+def add_up(a: Tensor | None, b: Tensor | None, sign: int) -> Tensor | None:
+    if b is None:
+        return a
+    if a is None:
+        return sign * b
+    return torch.add(a, b, alpha=sign)
+
+
+def bilinear(product: Callable[[Tensor, Tensor], Tensor], x: Tensor, w: Tensor, given: Tangents) -> Tensor:
+    """d(x·w) = dx·w + x·dw, leaving out what is zero."""
+    terms = []
+    if given[0] is not None:
+        terms.append(product(given[0], w))
+    if given[1] is not None:
+        terms.append(product(x, given[1]))
+    return terms[0].add_(terms[1]) if len(terms) == 2 else terms[0]
+
+
+def conv_rule(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Rule:
+    def convolve(x: Tensor, weight: Tensor) -> Tensor:
+        return F.conv2d(x, weight, None, stride, padding, dilation, groups)
+
+    def rule(given: Tangents) -> Tensor:
+        d_bias = given[2] if bias is not None else None
+        if given[0] is None and given[1] is None:
+            assert d_bias is not None
+            return F.conv2d(torch.zeros_like(x), weight, d_bias, stride, padding, dilation, groups)
+        out = bilinear(convolve, x, weight, given[:2])
+        return out if d_bias is None else out.add_(d_bias.view(-1, 1, 1))
+
+    return rule
+
+
+def linear_rule(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Rule:
+    def rule(given: Tangents) -> Tensor:
+        d_bias = given[2] if bias is not None else None
+        if given[0] is None and given[1] is None:
+            assert d_bias is not None
+            return d_bias.expand(*x.shape[:-1], -1)
+        out = bilinear(F.linear, x, weight, given[:2])
+        return out if d_bias is None else out.add_(d_bias)
+
+    return rule
+
+
+def batch_norm_rule(
+    x: Tensor,
+    mean: Tensor | None,
+    var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Rule:
+    """With stored statistics BN is affine in x; with batch statistics the general rule applies (and moves no buffer)."""
+    affine = [t for t in (weight, bias) if t is not None]
+    n_stats = sum(t is not None for t in (mean, var))
+
+    if training or mean is None or var is None:
+
+        def normalise(x: Tensor, *affine: Tensor) -> Tensor:
+            parts = list(affine)
+            w = parts.pop(0) if weight is not None else None
+            b = parts.pop(0) if bias is not None else None
+            return F.batch_norm(x, None, None, w, b, True, 0.0, eps)
+
+        general = general_rule(normalise, (x, *affine), {}, [x, *affine])
+        return lambda given: general([given[0], *given[1 + n_stats :]])
+
+    def rule(given: Tangents) -> Tensor:
+        assert mean is not None and var is not None
+        parts = list(given[1 + n_stats :])
+        d_weight = parts.pop(0) if weight is not None else None
+        d_bias = parts.pop(0) if bias is not None else None
+        scale = torch.rsqrt(var + eps)
+        if weight is not None:
+            scale = scale * weight
+        scale = scale.view(1, -1, *[1] * (x.ndim - 2))
+        if d_weight is None and d_bias is None:
+            assert given[0] is not None
+            return given[0] * scale
+        d_weight = torch.zeros_like(mean) if d_weight is None else d_weight
+        out = F.batch_norm(x, mean, var, d_weight, d_bias, False, 0.0, eps)
+        return out if given[0] is None else out.addcmul_(given[0], scale)
+
+    return rule
+
+
+def general_rule(func: Any, args: Any, kwargs: Any, inputs: list[Tensor]) -> Rule:
+    """Any other operation: forward-mode differentiation of that one call."""
+    template = put_back((args, kwargs), [torch.empty(0)] * len(inputs))
+    saved = [t.detach() for t in inputs]
+
+    def rule(given: Tangents) -> Any:
+        moving = [i for i, t in enumerate(given) if t is not None]
+
+        def call(*values: Tensor) -> Any:
+            tensors = list(saved)
+            for i, value in zip(moving, values):
+                tensors[i] = value
+            return apply(func, template, tensors)
+
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):  # the one with forward mode
+            _, out = torch.func.jvp(call, tuple(saved[i] for i in moving), tuple(given[i] for i in moving))
+        return out
+
+    return rule

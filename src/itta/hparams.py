@@ -1,0 +1,106 @@
+"""Hyper-parameters: frozen dataclasses whose fields carry a default, a search range and a line of meaning.
+
+Each value of a random search is drawn from its own generator, seeded by the trial and the field's name, so a new field
+shifts no old draw. Seeds, generator and ranges are DomainBed's, so its values come out to the last digit.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from itta.errors import InputError, unknown
+from itta.seeds import derive_seed
+
+Draw = Callable[[np.random.RandomState], Any]
+Regime = Literal["large", "small", "domainnet"]  # 224-pixel sets, 28-pixel sets, DomainNet
+T = TypeVar("T")
+
+
+def uniform(low: float, high: float) -> Draw:
+    return lambda r: r.uniform(low, high)
+
+
+def power(base: float, low: float, high: float, whole: bool = False) -> Draw:
+    """base^U(low, high), cut to a whole number on demand."""
+    return lambda r: int(base ** r.uniform(low, high)) if whole else base ** r.uniform(low, high)
+
+
+def choice(*values: Any) -> Draw:
+    return lambda r: r.choice(values).item() if not isinstance(values[0], str) else str(r.choice(values))
+
+
+def hp(default: Any, doc: str, search: Draw | None = None, **regimes: tuple[Any, Draw | None]) -> Any:
+    """Declare a field; ``small=(default, search)`` or ``domainnet=…`` where a regime differs."""
+    return dataclasses.field(default=default, metadata={"doc": doc, "search": search, "regimes": regimes})
+
+
+def default(cls: type[T], regime: Regime = "large", **overrides: Any) -> T:
+    """The defaults of a regime (DomainBed's hparams seed 0), then the overrides."""
+    values = {f.name: f.metadata["regimes"].get(regime, (f.default,))[0] for f in fields(cls)}
+    return override(cls(**values), overrides)
+
+
+def sample(cls: type[T], hparams_seed: int, trial_seed: int = 0, regime: Regime = "large", **overrides: Any) -> T:
+    """Draw as DomainBed does; seed 0 gives the defaults. Fields without a range keep theirs."""
+    if hparams_seed == 0:
+        return default(cls, regime, **overrides)
+    seed = derive_seed(hparams_seed, trial_seed)
+    values = {}
+    for f in fields(cls):
+        value, search = f.metadata["regimes"].get(regime, (f.default, f.metadata["search"]))
+        values[f.name] = search(np.random.RandomState(derive_seed(seed, f.name))) if search else value
+    return override(cls(**values), overrides)
+
+
+def override(hparams: T, overrides: Mapping[str, Any]) -> T:
+    """Replace fields by name; text is read as the field's type, so values may come from a command line."""
+    hints = get_type_hints(type(hparams))
+    for name in overrides:
+        if name not in hints:
+            raise unknown("hyper-parameter", name, [f.name for f in fields(type(hparams))])
+    values = {name: parse(name, value, hints[name]) for name, value in overrides.items()}
+    return dataclasses.replace(hparams, **values)  # type: ignore[type-var]
+
+
+def parse(name: str, value: Any, hint: Any) -> Any:
+    """Check a value against its type and read text as that type.
+
+    >>> parse("steps", "3", int), parse("blocks", "layer3,layer4", tuple[str, ...]), parse("episodic", "yes", bool)
+    (3, ('layer3', 'layer4'), True)
+    """
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise unknown(f"value for {name}:", str(value), [str(v) for v in get_args(hint)])
+        return value
+    if get_origin(hint) is tuple:
+        return tuple(v for v in value.split(",") if v) if isinstance(value, str) else tuple(value)
+    if hint is bool and isinstance(value, str):
+        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if value.lower() not in words:
+            raise InputError(f"{name} must be true or false, got {value!r}.")
+        return words[value.lower()]
+    try:
+        return hint(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be of type {hint.__name__}, got {value!r}.") from None
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, str]:
+    """Read name=value words.
+
+    >>> parse_settings(["alpha=0.5", "lr=1e-4"])
+    {'alpha': '0.5', 'lr': '1e-4'}
+    """
+    pairs = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name:
+            raise InputError(f"a setting is written name=value, got {setting!r}.")
+        pairs[name] = value
+    return pairs
+
+
+def fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(cls)

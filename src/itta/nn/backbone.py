@@ -1,0 +1,116 @@
+"""Backbones with named blocks: z^i = f_θ^i(z^{i-1}), and a place to step in after each block."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from itta.errors import unknown
+
+After = Callable[[str, Tensor], Tensor]
+"""(block name, its output) -> output: how augmented views and adaptive blocks get in, without hooks."""
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+def keep(block: str, z: Tensor) -> Tensor:
+    """Change nothing."""
+    return z
+
+
+class Backbone(nn.Module):
+    """Images in [0, 1] to feature vectors, by way of blocks with names.
+
+    A subclass names its blocks in ``block_names``, holds each as the attribute of that name, and defines ``stem``
+    and ``pool``. The input normalisation belongs to the weights, so it lives here and not in the data set.
+    Blocks may change the batch size through ``after`` (two views of the same images, say).
+    """
+
+    block_names: ClassVar[tuple[str, ...]]
+    dim: int
+
+    def __init__(self, mean: tuple[float, ...] = IMAGENET_MEAN, std: tuple[float, ...] = IMAGENET_STD) -> None:
+        super().__init__()
+        self.mean, self.std = mean, std
+        self.frozen_bn = False
+
+    def normalise(self, x: Tensor) -> Tensor:
+        mean = torch.tensor(self.mean, dtype=x.dtype, device=x.device).view(1, -1, 1, 1)
+        std = torch.tensor(self.std, dtype=x.dtype, device=x.device).view(1, -1, 1, 1)
+        return (x - mean) / std
+
+    def stem(self, x: Tensor) -> Tensor:
+        """Normalised images to the input of the first block."""
+        raise NotImplementedError
+
+    def pool(self, z: Tensor) -> Tensor:
+        """The last block's output to [B, dim]."""
+        return z.mean((-2, -1))
+
+    def forward(self, x: Tensor, after: After = keep) -> Tensor:
+        """Images [B, 3, H, W] in [0, 1] to features [B, dim]; ``after`` sees, and may replace, each block's output."""
+        first = self.block_names[0]
+        return self.resume(first, self.until(first, x), after)
+
+    def until(self, block: str, x: Tensor, after: After = keep) -> Tensor:
+        """Run up to and including ``block``; ``after`` is applied to the blocks before it, not to ``block`` itself."""
+        z = self.stem(self.normalise(x))
+        for name in self.block_names[: self.index(block)]:
+            z = after(name, self.get_submodule(name)(z))
+        return self.get_submodule(block)(z)
+
+    def resume(self, block: str, z: Tensor, after: After = keep) -> Tensor:
+        """Go on from ``z``, the output of ``block`` as `until` gives it, to the features."""
+        z = after(block, z)
+        for name in self.block_names[self.index(block) + 1 :]:
+            z = after(name, self.get_submodule(name)(z))
+        return self.pool(z)
+
+    @property
+    def last_block(self) -> nn.Module:
+        return self.get_submodule(self.block_names[-1])
+
+    def index(self, block: str) -> int:
+        if block not in self.block_names:
+            raise unknown("block", block, self.block_names)
+        return self.block_names.index(block)
+
+    def block_shapes(self, image_size: int) -> dict[str, tuple[int, ...]]:
+        """Shape of each block's output for one image, without the batch dimension."""
+        shapes: dict[str, tuple[int, ...]] = {}
+
+        def note(name: str, z: Tensor) -> Tensor:
+            shapes[name] = tuple(z.shape[1:])
+            return z
+
+        like = next(self.parameters())
+        with torch.no_grad(), evaluating(self):
+            self(torch.zeros(1, 3, image_size, image_size, dtype=like.dtype, device=like.device), note)
+        return shapes
+
+    def freeze_bn(self) -> "Backbone":
+        """Keep batch normalisation on its stored statistics from now on; its weights and biases still learn."""
+        self.frozen_bn = True
+        return self.train(self.training)
+
+    def train(self, mode: bool = True) -> "Backbone":
+        super().train(mode)
+        if self.frozen_bn:
+            for module in self.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put the module in evaluation mode for a while, then back as it was."""
+    was = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(was)

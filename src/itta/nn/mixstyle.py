@@ -1,0 +1,55 @@
+"""MixStyle: the style of a feature map is its channels' mean and deviation; mix it with another image's.
+
+Domain Generalization with MixStyle. Zhou, Yang, Qiao, Xiang, ICLR 2021. https://arxiv.org/abs/2104.02008
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class MixDraw:
+    """The random part of one application: after which block, how much of one's own style stays, and whose is added."""
+
+    block: str
+    lam: Tensor  # [B]
+    partner: Tensor | None = None  # [B], a permutation of the batch
+    style: tuple[Tensor, Tensor] | None = None  # or the styles themselves: mean and deviation, [B, C] each
+
+
+def draw_mix(n: int, blocks: tuple[str, ...], alpha: float, generator: torch.Generator | None = None) -> MixDraw:
+    """Draw one of the blocks, λ ~ Beta(α, α) for each image, and a partner for each."""
+    block = blocks[int(torch.randint(len(blocks), (), generator=generator))]
+    return MixDraw(block, draw_beta(n, alpha, generator), torch.randperm(n, generator=generator))
+
+
+def draw_beta(n: int, alpha: float, generator: torch.Generator | None = None) -> Tensor:
+    """λ ~ Beta(α, α), [n]; NumPy draws it, seeded by the generator, since torch's own takes no generator."""
+    seed = int(torch.randint(2**62, (), generator=generator))
+    return torch.from_numpy(np.random.default_rng(seed).beta(alpha, alpha, size=n))
+
+
+def style(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each channel over the positions, constants for the gradient; [B, C, 1, 1] or [B, 1, C]."""
+    positions = (2, 3) if z.ndim == 4 else (1,)
+    z = z.detach()
+    n_positions = z[0].numel() // z.shape[1 if z.ndim == 4 else -1]
+    var, mean = torch.var_mean(z, positions, correction=min(1, n_positions - 1), keepdim=True)
+    return mean, (var + EPS).sqrt()
+
+
+def mix_style(z: Tensor, draw: MixDraw) -> Tensor:
+    """(z − μ)/σ·σ_mix + μ_mix with μ_mix = λμ + (1−λ)μ_partner, and σ_mix likewise."""
+    mean, std = style(z)
+    lam = draw.lam.to(z).view(-1, *[1] * (z.ndim - 1))
+    if draw.style is not None:
+        other_mean, other_std = (s.to(z).view_as(mean) for s in draw.style)
+    else:
+        other_mean, other_std = mean[draw.partner], std[draw.partner]
+    scale = lam + (1 - lam) * other_std / std
+    return z * scale + (lam * mean + (1 - lam) * other_mean - mean * scale)
