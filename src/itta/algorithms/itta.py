@@ -106,11 +106,10 @@ class ITTA(Algorithm):
 
         g_main, g_wcont = on_main[:n], on_wcont[:n]
         found = alignment(g_main, g_wcont)
-        for p, m, w in zip(aligned, g_main, g_wcont):
-            v = None if found is None else found.direction(m, w)
+        for i, (p, m, w) in enumerate(zip(aligned, g_main, g_wcont)):
+            if found is not None:  # v takes the place of g_wcont: θ-sized tensors are what a step's memory is made of
+                g_wcont[i] = found.direction(m, w)
             p.grad = m.add_(w, alpha=self.hp.alpha)  # Eq. 2
-            if v is not None:
-                w.copy_(v)  # in place: θ-sized tensors are what a step's memory is made of
         logs = self.step_w(run, found, g_wcont)  # before θ moves: the recorded pass holds its present values
         self.optimizers["main"].step()
         return run.logs() | logs

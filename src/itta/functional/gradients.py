@@ -14,16 +14,21 @@ class Moments(NamedTuple):
 
 
 def moments(gs: Sequence[Tensor]) -> Moments:
-    """Mean and (unbiased) deviation over all entries of all tensors, in double precision.
+    """Mean and (unbiased) deviation over all entries of all tensors; tensors are added up in double precision.
 
     >>> m = moments([torch.tensor([1.0, 2.0]), torch.tensor([[6.0]])])
     >>> m.mean.item(), m.std.item(), m.n
     (3.0, 2.6457513110645907, 3)
     """
     n = sum(g.numel() for g in gs)
-    mean = torch.stack([g.sum(dtype=torch.float64) for g in gs]).sum() / n
-    squares = torch.stack([torch.linalg.vector_norm(g, dtype=torch.float64) ** 2 for g in gs]).sum()
+    mean = torch.stack([g.sum() for g in gs]).double().sum() / n
+    squares = dot(gs, gs)
     return Moments(mean, ((squares - n * mean**2) / (n - 1)).clamp(min=0).sqrt(), n)
+
+
+def dot(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> Tensor:
+    """⟨x, y⟩ over several tensors; `sum` adds in pairs, which a plain dot product of millions of entries does not."""
+    return torch.stack([(x * y).sum() for x, y in zip(xs, ys)]).double().sum()
 
 
 class Alignment(NamedTuple):
@@ -37,7 +42,8 @@ class Alignment(NamedTuple):
 
     def direction(self, g_main: Tensor, g_wcont: Tensor) -> Tensor:
         """v for one pair of gradient tensors."""
-        return (g_main * float(self.main)).add_(g_wcont, alpha=float(self.wcont)).add_(float(self.shift))
+        v = g_main * float(self.main)
+        return v.add_(g_wcont, alpha=float(self.wcont)).add_(float(self.shift))
 
 
 def alignment(g_main: Sequence[Tensor], g_wcont: Sequence[Tensor]) -> Alignment | None:
@@ -48,9 +54,8 @@ def alignment(g_main: Sequence[Tensor], g_wcont: Sequence[Tensor]) -> Alignment 
     a, b = moments(g_main), moments(g_wcont)
     if not (torch.isfinite(a.std) and torch.isfinite(b.std)) or a.std == 0 or b.std == 0:
         return None
-    dots = torch.stack([torch.vdot(x.flatten(), y.flatten()).double() for x, y in zip(g_main, g_wcont)]).sum()
     n = a.n
-    cosine = (dots - n * a.mean * b.mean) / ((n - 1) * a.std * b.std)
+    cosine = (dot(g_main, g_wcont) - n * a.mean * b.mean) / ((n - 1) * a.std * b.std)
     loss = 2 * (n - 1) / n * (1 - cosine)
     scale = -2 / (n * b.std)
     return Alignment(loss, cosine, scale / a.std, -scale / b.std, -scale * (a.mean / a.std - b.mean / b.std))

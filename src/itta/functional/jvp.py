@@ -137,8 +137,8 @@ PRODUCTS = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__}
 LINEAR = {
     torch.cat, torch.stack, torch.chunk, Tensor.chunk, torch.mean, Tensor.mean, torch.sum, Tensor.sum, torch.flatten,
     Tensor.flatten, Tensor.reshape, Tensor.view, Tensor.permute, Tensor.transpose, Tensor.unbind, Tensor.__getitem__,
-    Tensor.contiguous, Tensor.squeeze, Tensor.unsqueeze, Tensor.expand, Tensor.to, Tensor.neg, F.pad, F.avg_pool2d,
-    F.adaptive_avg_pool2d,
+    Tensor.contiguous, Tensor.squeeze, Tensor.unsqueeze, Tensor.expand, Tensor.to, Tensor.neg, F.pad, F.unfold,
+    F.avg_pool2d, F.adaptive_avg_pool2d,
 }  # fmt: skip
 
 

@@ -8,17 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itta.nn.backbone import Backbone
-
-
-def conv(n_in: int, n_out: int, size: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(n_in, n_out, size, stride, padding=size // 2, bias=False)
+from itta.nn.conv import Conv2d
 
 
 def shortcut(n_in: int, n_out: int, stride: int) -> nn.Sequential | None:
     """A projection where the shape changes, nothing where it does not."""
     if stride == 1 and n_in == n_out:
         return None
-    return nn.Sequential(conv(n_in, n_out, 1, stride), nn.BatchNorm2d(n_out))
+    return nn.Sequential(Conv2d(n_in, n_out, 1, stride), nn.BatchNorm2d(n_out))
 
 
 class BasicBlock(nn.Module):
@@ -26,8 +23,8 @@ class BasicBlock(nn.Module):
 
     def __init__(self, n_in: int, width: int, stride: int) -> None:
         super().__init__()
-        self.conv1, self.bn1 = conv(n_in, width, 3, stride), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = conv(width, width, 3), nn.BatchNorm2d(width)
+        self.conv1, self.bn1 = Conv2d(n_in, width, 3, stride), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = Conv2d(width, width, 3), nn.BatchNorm2d(width)
         self.downsample = shortcut(n_in, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -42,9 +39,9 @@ class Bottleneck(nn.Module):
     def __init__(self, n_in: int, width: int, stride: int) -> None:
         super().__init__()
         n_out = self.expansion * width
-        self.conv1, self.bn1 = conv(n_in, width, 1), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = conv(width, width, 3, stride), nn.BatchNorm2d(width)
-        self.conv3, self.bn3 = conv(width, n_out, 1), nn.BatchNorm2d(n_out)
+        self.conv1, self.bn1 = Conv2d(n_in, width, 1), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = Conv2d(width, width, 3, stride), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = Conv2d(width, n_out, 1), nn.BatchNorm2d(n_out)
         self.downsample = shortcut(n_in, n_out, stride)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -59,7 +56,7 @@ class ResNet(Backbone):
 
     def __init__(self, block: type[BasicBlock] | type[Bottleneck], depths: tuple[int, int, int, int]) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), nn.BatchNorm2d(64)
+        self.conv1, self.bn1 = Conv2d(3, 64, 7, stride=2), nn.BatchNorm2d(64)
         n_in = 64
         for i, (name, depth) in enumerate(zip(self.block_names, depths)):
             width, units = 64 * 2**i, []
@@ -69,7 +66,7 @@ class ResNet(Backbone):
             setattr(self, name, nn.Sequential(*units))
         self.dim = n_in
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):
+            if isinstance(module, Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def stem(self, x: Tensor) -> Tensor:
