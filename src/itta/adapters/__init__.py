@@ -1,0 +1,27 @@
+"""Test-time methods. This table is the registry: the command line, the docs and the tests read it."""
+
+from typing import Any
+
+from itta.adapters.base import Adapter
+from itta.adapters.itta import ITTA
+from itta.adapters.source import Source
+from itta.algorithms.base import Algorithm
+from itta.errors import unknown
+from itta.hparams import default
+
+ADAPTERS: dict[str, type[Adapter]] = {a.name: a for a in (Source, ITTA)}
+
+
+def find_adapter(name: str) -> type[Adapter]:
+    if name not in ADAPTERS:
+        raise unknown("adapter", name, list(ADAPTERS))
+    return ADAPTERS[name]
+
+
+def adapt(trained: Algorithm, method: str | type[Adapter] = "itta", **hp: Any) -> Adapter:
+    """Make an adapter for a trained model; settings are those of the method's Hparams."""
+    cls = find_adapter(method) if isinstance(method, str) else method
+    return cls(trained, default(cls.Hparams, **hp))
+
+
+__all__ = ["ADAPTERS", "Adapter", "adapt", "find_adapter"]

@@ -26,6 +26,12 @@ class AffineStack(nn.Module):
         self.bias = nn.Parameter(torch.zeros(depth, *shape))
         self.identity = identity and depth > 1
 
+    @torch.no_grad()
+    def restart(self) -> None:
+        """Back to a = 1, b = 0."""
+        self.weight.fill_(1)
+        self.bias.zero_()
+
     def forward(self, h: Tensor) -> Tensor:
         *hidden, (a, b) = zip(self.weight.unbind(), self.bias.unbind())
         out = h

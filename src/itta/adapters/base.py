@@ -1,0 +1,68 @@
+"""What every test-time method shares: it works on its own copy of a trained model, and can be reset exactly."""
+
+import copy
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from itta.algorithms.base import Algorithm
+from itta.errors import InputError
+
+
+@dataclass(frozen=True)
+class Hparams:
+    pass
+
+
+class Adapter:
+    """Learn from unlabelled batches while predicting them.
+
+    Built from a trained `Algorithm`, which is never modified. A subclass defines `__call__`, and where it keeps state,
+    `reset`, `state_dict` and `load_state_dict`.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    Hparams: ClassVar[type[Any]] = Hparams
+    predicts: ClassVar[str]  # "before" or "after" its update on the same batch
+
+    def __init__(self, trained: Algorithm, hp: Any) -> None:
+        self.model, self.hp = frozen_copy(trained), hp
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Images [B, 3, H, W] in [0, 1] to logits [B, classes]; the order of learning and predicting is the method's."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Go back to the state at construction, optimiser and random numbers included."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything needed to go on later, elsewhere, as tensors by name."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on from what `state_dict` gave."""
+
+    def describe(self) -> dict[str, Any]:
+        """The settings as plain values."""
+        return asdict(self.hp)
+
+
+def frozen_copy(trained: Algorithm) -> Algorithm:
+    """A copy for inference: no optimisers, no gradients, evaluation mode."""
+    model = copy.deepcopy(trained, memo={id(trained.optimizers): {}})
+    return model.eval().requires_grad_(False)
+
+
+def check_images(x: Tensor, image_size: int | None = None) -> None:
+    """Refuse what would poison an adapter's state: not a batch of images, or not finite."""
+    if x.ndim != 4 or x.shape[1] != 3 or len(x) == 0:
+        raise InputError(f"expected a batch of RGB images [B, 3, H, W] with B ≥ 1, got a tensor of shape {tuple(x.shape)}.")
+    if image_size is not None and x.shape[-2:] != (image_size, image_size):
+        raise InputError(f"expected images of {image_size}×{image_size} pixels, got {x.shape[-2]}×{x.shape[-1]}: resize them.")
+    finite = torch.isfinite(x).flatten(1).all(1)
+    if not finite.all():
+        bad = int((~finite).nonzero()[0])
+        raise InputError(f"image {bad} of the batch has NaN or infinite pixels: leave it out; the adapter is unchanged.")

@@ -1,0 +1,17 @@
+"""Source: the trained model as it is. No adaptation, the line every method is compared with."""
+
+import torch
+from torch import Tensor
+
+from itta.adapters.base import Adapter, check_images
+
+
+class Source(Adapter):
+    name = "source"
+    paper = "none: the trained model as it is"
+    predicts = "before"
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> Tensor:
+        check_images(x)
+        return self.model.predict(x)
