@@ -1,0 +1,54 @@
+"""Feed a stream to an adapter once, in order, and keep score."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from itta.adapters.base import Adapter
+from itta.data.dataset import Images
+from itta.data.loaders import stream
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an adapter said along a stream, in the stream's order."""
+
+    indices: np.ndarray  # [N], which image
+    labels: np.ndarray  # [N]
+    predictions: np.ndarray  # [N]
+    confidence: np.ndarray  # [N], probability of the predicted class
+
+    @property
+    def correct(self) -> np.ndarray:
+        return self.predictions == self.labels
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.correct.mean())
+
+    def running_accuracy(self, window: int = 100) -> np.ndarray:
+        """Accuracy over the last ``window`` images, at each image."""
+        total = np.concatenate([[0], np.cumsum(self.correct)])
+        end = np.arange(1, len(total))
+        start = np.maximum(end - window, 0)
+        return (total[end] - total[start]) / (end - start)
+
+
+def predictions(
+    adapter: Adapter, images: Images, indices: Sequence[int] | np.ndarray, batch_size: int, seed: int | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield (indices, labels, predicted classes, their probability) batch by batch."""
+    for chosen, x, y in stream(images, indices, batch_size, seed):
+        confidence, predicted = torch.softmax(adapter(x).float(), 1).max(1)
+        yield chosen, y.numpy(), predicted.numpy(), confidence.numpy()
+
+
+def evaluate(
+    adapter: Adapter, images: Images, indices: Sequence[int] | np.ndarray, batch_size: int = 32, seed: int | None = 0
+) -> Outcome:
+    """Run the whole stream from a fresh adapter, so nothing leaks in from an earlier one."""
+    adapter.reset()
+    parts = list(predictions(adapter, images, indices, batch_size, seed))
+    return Outcome(*(np.concatenate(column) for column in zip(*parts)))

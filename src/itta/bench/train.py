@@ -1,0 +1,205 @@
+"""Train one trial: step, record, checkpoint; stop at any moment and go on to the identical result."""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from itta import records
+from itta.adapters import adapt
+from itta.algorithms import Algorithm, Task, find_algorithm
+from itta.bench.checkpoint import Progress, load_checkpoint, save_checkpoint, save_model
+from itta.bench.evaluate import evaluate
+from itta.data import load_dataset
+from itta.data.dataset import DomainDataset, Split, split, target_indices
+from itta.data.loaders import TrainLoader, prefetch, stream
+from itta.errors import InputError
+from itta.hparams import sample
+from itta.nn import make_backbone
+from itta.nn.style_bank import collect_styles
+from itta.records import Record, replace_text
+from itta.seeds import derive_seed, seed_all
+from itta.trial import Trial
+
+CHECKPOINT_SECONDS = 60.0
+BANK_IMAGES = 64  # per source domain
+Report = Callable[[int, dict[str, float]], None]
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was asked to stop and did so after a whole step, with a checkpoint."""
+
+
+def train(
+    trial: Trial,
+    out: Path,
+    *,
+    eval_every: int = 300,
+    allow_missing_classes: bool = False,
+    report: Report = lambda step, logs: None,
+) -> Algorithm:
+    """Train into ``out``, going on from what is there; returns the trained model, also saved in ``out``."""
+    dataset = load_dataset(
+        trial.dataset,
+        image_size=trial.image_size,
+        strict=trial.strict,
+        allow_missing_classes=allow_missing_classes,
+    )
+    for domain in (*trial.train_domains, *trial.test_domains):
+        dataset.domain(domain)
+    splits = split(dataset, trial.trial_seed)
+    algorithm = build(trial, dataset)
+    claim(out, trial)
+    progress = restore(out, algorithm, trial)
+    loader = TrainLoader(dataset, splits, trial.train_domains, algorithm.hp.batch_size, trial.seed)
+    with interruptible() as asked_to_stop:
+        learn(trial, algorithm, loader, dataset, splits, progress, out, eval_every, report, asked_to_stop)
+    algorithm.style_bank = source_styles(algorithm, dataset, splits, trial)
+    save_model(out, algorithm, trial.backbone, {"trial": trial.to_json(), "steps": progress.step})
+    return algorithm.eval()
+
+
+def build(trial: Trial, dataset: DomainDataset) -> Algorithm:
+    """The untrained algorithm of a trial; a pure function of the trial."""
+    cls = find_algorithm(trial.algorithm)
+    hp = sample(cls.Hparams, trial.hparams_seed, trial.trial_seed, **trial.overrides)
+    seed_all(trial.seed)
+    task = Task(
+        dataset.classes,
+        trial.train_domains,
+        trial.image_size,
+        lambda: make_backbone(trial.backbone, trial.weights, trial.image_size),
+    )
+    return cls(task, hp).train()
+
+
+def claim(out: Path, trial: Trial) -> None:
+    """Take the directory for this trial; refuse one that holds another."""
+    path = out / "trial.json"
+    if path.is_file():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if Trial.from_json(found).key != trial.key:
+            differing = [k for k, v in trial.to_json().items() if found.get(k) != v]
+            raise InputError(
+                f"{out} holds another trial (it differs in {', '.join(differing)}): choose another --out, or delete it."
+            )
+    elif out.exists() and any(out.iterdir()):
+        raise InputError(f"{out} is not empty and holds no trial: choose another --out.")
+    out.mkdir(parents=True, exist_ok=True)
+    replace_text(path, json.dumps(trial.to_json(), indent=2) + "\n")
+
+
+def restore(out: Path, algorithm: Algorithm, trial: Trial) -> Progress:
+    """Go on from the checkpoint, if there is one; records made after it are dropped and will be made again."""
+    path = out / "checkpoint.safetensors"
+    progress = load_checkpoint(path, algorithm, trial.key) if path.is_file() else Progress()
+    records.keep_until(out / "records.jsonl", progress.step)
+    return progress
+
+
+def learn(
+    trial: Trial,
+    algorithm: Algorithm,
+    loader: TrainLoader,
+    dataset: DomainDataset,
+    splits: dict[str, Split],
+    progress: Progress,
+    out: Path,
+    eval_every: int,
+    report: Report,
+    asked_to_stop: Callable[[], bool],
+) -> None:
+    """The step loop. Everything random in a step is seeded by (run seed, step), so any step can be the first."""
+    saved = time.monotonic()
+    for step, batches in prefetch(loader, progress.step, trial.steps - 1):
+        seed_all(derive_seed(trial.seed, "update", step))
+        logs = algorithm.update(batches)
+        check_finite(logs, step)
+        progress.step = step + 1
+        progress.log_steps += 1
+        for name, value in logs.items():
+            progress.log_sums[name] = progress.log_sums.get(name, 0.0) + value
+        evaluates = progress.step % eval_every == 0 or progress.step == trial.steps
+        if evaluates:
+            means = {name: total / progress.log_steps for name, total in progress.log_sums.items()}
+            accuracy = accuracies(algorithm, dataset, splits, trial)
+            records.append(
+                out / "records.jsonl",
+                Record(trial, progress.step, "source", accuracy, algorithm.describe(), logs=means),
+            )
+            progress.log_sums, progress.log_steps = {}, 0
+        stops = asked_to_stop() and progress.step < trial.steps
+        if evaluates or stops or time.monotonic() - saved > CHECKPOINT_SECONDS:
+            save_checkpoint(out / "checkpoint.safetensors", algorithm, progress, trial.key)
+            saved = time.monotonic()
+        report(progress.step, logs)
+        if stops:
+            raise Interrupted
+
+
+def check_finite(logs: dict[str, float], step: int) -> None:
+    bad = [name for name, value in logs.items() if not np.isfinite(value)]
+    if bad:
+        raise InputError(
+            f"{bad[0]} is not finite at step {step}: lower the learning rate (--set lr=…). The last checkpoint is kept."
+        )
+
+
+def accuracies(
+    algorithm: Algorithm, dataset: DomainDataset, splits: dict[str, Split], trial: Trial
+) -> dict[str, dict[str, float]]:
+    """Without adaptation: held-out images of the sources; both splits of the targets, and all they are judged on."""
+    source = adapt(algorithm, "source")
+    found: dict[str, dict[str, float]] = {}
+    for domain in trial.train_domains:
+        found[domain] = {"out": evaluate(source, dataset.domain(domain), splits[domain].held_out, 64, None).accuracy}
+    for domain in trial.test_domains:
+        everything = evaluate(source, dataset.domain(domain), np.arange(len(dataset.domain(domain))), 64, None)
+        right = everything.correct
+        found[domain] = {
+            "in": float(right[splits[domain].train].mean()),
+            "out": float(right[splits[domain].held_out].mean()),
+            "all": float(right[target_indices(dataset, domain, trial.trial_seed)].mean()),
+        }
+    return found
+
+
+def source_styles(algorithm: Algorithm, dataset: DomainDataset, splits: dict[str, Split], trial: Trial):  # type: ignore[no-untyped-def]
+    """The style bank: styles of some training images of each source domain."""
+
+    def batches(domain: str) -> Iterator[torch.Tensor]:
+        rng = np.random.RandomState(derive_seed(trial.seed, "style bank", domain))
+        chosen = rng.permutation(splits[domain].train)[:BANK_IMAGES]
+        return (x for _, x, _ in stream(dataset.domain(domain), chosen, 32))
+
+    images = {domain: batches(domain) for domain in trial.train_domains}
+    return collect_styles(algorithm.backbone, images, algorithm.backbone.block_names[:2])
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C or SIGTERM into a request to stop after the step; a second one stops at once."""
+    asked = [False]
+
+    def ask(number: int, frame: object) -> None:
+        if asked[0]:
+            raise KeyboardInterrupt
+        asked[0] = True
+
+    try:
+        before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: the caller handles signals
+        yield lambda: asked[0]
+        return
+    try:
+        yield lambda: asked[0]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+

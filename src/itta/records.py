@@ -1,0 +1,66 @@
+"""Records: what was measured, one JSON object per line, only ever appended."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from itta.trial import Trial
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    trial: Trial
+    step: int
+    adapter: str  # "source": the model as trained
+    accuracy: Mapping[str, Mapping[str, float]]  # domain -> split ("in", "out", "all") -> share of right answers
+    hparams: Mapping[str, Any] = field(default_factory=dict)
+    adapter_hparams: Mapping[str, Any] = field(default_factory=dict)
+    logs: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA} | asdict(self) | {"trial": self.trial.to_json()}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> "Record":
+        rest = {k: v for k, v in values.items() if k not in ("schema", "trial")}
+        return Record(trial=Trial.from_json(values["trial"]), **rest)
+
+
+def append(path: Path, record: Record) -> None:
+    """Add a line and see it onto the disk; one write, so that writers do not mix their lines."""
+    line = json.dumps(record.to_json()) + "\n"
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read(path: Path) -> Iterator[Record]:
+    """Yield the records; a last line torn by a crash is left out."""
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield Record.from_json(json.loads(line))
+
+
+def keep_until(path: Path, step: int) -> None:
+    """Drop what was recorded after a step, and a torn line, before a run goes on from that step."""
+    if not path.exists():
+        return
+    kept = [json.dumps(r.to_json()) + "\n" for r in read(path) if r.step <= step]
+    replace_text(path, "".join(kept))
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a whole file at once: a reader, or a crash, sees the old one or the new one."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
