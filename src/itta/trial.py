@@ -21,6 +21,7 @@ class Trial:
     backbone: str = "efficientnet_lite0"
     weights: str = "imagenet"
     image_size: int = 64
+    augment: bool = True
     strict: bool = False
     overrides: Mapping[str, Any] = field(default_factory=dict)
 

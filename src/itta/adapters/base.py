@@ -32,7 +32,7 @@ class Adapter:
         self.model, self.hp = frozen_copy(trained), hp
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Images [B, 3, H, W] in [0, 1] to logits [B, classes]; the order of learning and predicting is the method's."""
+        """Images [B, 3, H, W] in [0, 1] to logits [B, classes]; learn before or after, as the method does."""
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -59,10 +59,16 @@ def frozen_copy(trained: Algorithm) -> Algorithm:
 def check_images(x: Tensor, image_size: int | None = None) -> None:
     """Refuse what would poison an adapter's state: not a batch of images, or not finite."""
     if x.ndim != 4 or x.shape[1] != 3 or len(x) == 0:
-        raise InputError(f"expected a batch of RGB images [B, 3, H, W] with B ≥ 1, got a tensor of shape {tuple(x.shape)}.")
+        raise InputError(
+            f"expected a batch of RGB images [B, 3, H, W] with B ≥ 1, got a tensor of shape {tuple(x.shape)}."
+        )
     if image_size is not None and x.shape[-2:] != (image_size, image_size):
-        raise InputError(f"expected images of {image_size}×{image_size} pixels, got {x.shape[-2]}×{x.shape[-1]}: resize them.")
+        raise InputError(
+            f"expected images of {image_size}×{image_size} pixels, got {x.shape[-2]}×{x.shape[-1]}: resize them."
+        )
     finite = torch.isfinite(x).flatten(1).all(1)
     if not finite.all():
         bad = int((~finite).nonzero()[0])
-        raise InputError(f"image {bad} of the batch has NaN or infinite pixels: leave it out; the adapter is unchanged.")
+        raise InputError(
+            f"image {bad} of the batch has NaN or infinite pixels: leave it out; the adapter is unchanged."
+        )

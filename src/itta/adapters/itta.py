@@ -44,7 +44,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 class ITTA(Adapter):
-    """z, z' = f_Θ(f_θ(x)) block by block, z' with its style mixed;  Θ ← step on mean(f_w(z − z')²);  f_φ(z) with the new Θ.
+    """z, z' = f_Θ(f_θ(x)) block by block, z' with its style mixed after one of the first two blocks;
+
+    Θ ← step on mean(f_w(z − z')²); predict f_φ(z) with the new Θ.
 
     What lies before the first f_Θ runs once per batch and without gradients; the prediction runs one view.
     """
@@ -54,7 +56,7 @@ class ITTA(Adapter):
     Hparams = Hparams
     predicts = "after"
 
-    def __init__(self, trained: Algorithm, hp: Hparams) -> None:
+    def __init__(self, trained: Algorithm, hp: Any) -> None:
         super().__init__(trained, hp)
         if hp.steps < 1:
             raise InputError(f"steps must be at least 1, got {hp.steps}.")
@@ -63,6 +65,7 @@ class ITTA(Adapter):
                 f"a model trained with {trained.name!r} has no learned loss f_w: train with --algorithm itta, "
                 "or adapt with the setting loss=plain."
             )
+        self.f_w: nn.Module = getattr(self.model, "f_w", nn.Identity())
         backbone = self.model.backbone
         self.blocks = tuple(sorted(hp.blocks or backbone.block_names, key=backbone.index))
         self.mix_blocks = backbone.block_names[:2]
@@ -74,10 +77,12 @@ class ITTA(Adapter):
         if hp.per == "channel":
             shapes = {block: channel_shape(shape) for block, shape in shapes.items()}
         self.theta = nn.ModuleDict({b: AffineStack(shapes[b], hp.depth, identity=True) for b in self.blocks}).to(like)
-        optimizers = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
-        self.optimizer = optimizers[hp.optimizer](self.theta.parameters(), lr=hp.lr)  # type: ignore[call-arg]
+        make_optimizer = torch.optim.Adam if hp.optimizer == "adam" else torch.optim.SGD
+        self.optimizer = make_optimizer(self.theta.parameters(), lr=hp.lr)
         self.generator = torch.Generator().manual_seed(hp.seed)
 
+    @torch.inference_mode(False)  # a caller who only predicts may well have switched gradients off
+    @torch.enable_grad()
     def __call__(self, x: Tensor) -> Tensor:
         check_images(x, self.model.task.image_size if self.hp.per == "pixel" else None)
         draw = self.draw_view(len(x))
@@ -119,7 +124,7 @@ class ITTA(Adapter):
         if self.hp.loss == "plain":
             return (z - z_aug).square().mean()
         h = z - z_aug if self.model.hp.difference == "z-z'" else z_aug - z
-        return self.model.f_w(h).square().mean()
+        return self.f_w(h).square().mean()
 
     def draw_view(self, n: int) -> ViewDraw:
         """Draw the second view as in training; a batch too small to mix with itself takes styles from the bank."""
@@ -155,5 +160,3 @@ class ITTA(Adapter):
         self.theta.load_state_dict(without_prefix("theta.", state))
         load_optimizer_tensors(self.optimizer, without_prefix("optimizer.", state))
         self.generator.set_state(state["generator"])
-
-

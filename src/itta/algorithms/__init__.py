@@ -26,7 +26,9 @@ def import_algorithm(name: str) -> type[Algorithm]:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise InputError(f"cannot import the algorithm {name!r}: {error}. It is written package.module:Class.") from error
+        raise InputError(
+            f"cannot import the algorithm {name!r}: {error}. It is written package.module:Class."
+        ) from error
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         raise InputError(f"{name!r} is not a subclass of itta.algorithms.Algorithm.")
     return found

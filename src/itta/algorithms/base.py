@@ -37,9 +37,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Hparams:
-    lr: float = hp(
-        5e-5, "learning rate of Adam", power(10, -5, -3.5), small=(1e-3, power(10, -4.5, -2.5))
-    )
+    lr: float = hp(5e-5, "learning rate of Adam", power(10, -5, -3.5), small=(1e-3, power(10, -4.5, -2.5)))
     batch_size: int = hp(
         32, "images per source domain and step", power(2, 3, 5.5, whole=True),
         small=(64, power(2, 3, 9, whole=True)), domainnet=(32, power(2, 3, 5, whole=True)),
@@ -105,11 +103,12 @@ class Algorithm(nn.Module):
         """One batch over all domains, domain order kept."""
         x, y = torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
         if len(x) < self.min_batch:
-            raise InputError(f"{self.name} needs at least {self.min_batch} images a step, got {len(x)}: raise batch_size.")
+            raise InputError(
+                f"{self.name} needs at least {self.min_batch} images a step, got {len(x)}: raise batch_size."
+            )
         return x, y
 
 
 def dropout(z: Tensor, p: float) -> Tensor:
     """Dropout with its mask drawn apart, so that a recorded pass can be differentiated again."""
     return z * (torch.rand_like(z) >= p) / (1 - p) if p > 0 else z
-

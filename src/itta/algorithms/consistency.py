@@ -21,7 +21,9 @@ from itta.nn.views import ViewDraw, draw_noise, two_views
 @dataclass(frozen=True)
 class Hparams(base.Hparams):
     alpha: float = hp(1.0, "weight of the consistency loss, Eq. 2")
-    view: Literal["mixstyle", "noise"] = hp("mixstyle", "how the second view is made: MixStyle, or noise on the features")
+    view: Literal["mixstyle", "noise"] = hp(
+        "mixstyle", "how the second view is made: MixStyle, or noise on the features"
+    )
     mix_alpha: float = hp(0.1, "α of Beta(α, α), from which the share of one's own style is drawn")
     sfa_sigma: float = hp(0.5, "deviation of the feature noise, for view=noise", power(10, -1.5, 0))
 
@@ -55,4 +57,3 @@ def draw_view(algorithm: Algorithm, n: int) -> ViewDraw:
     if hp.view == "noise":
         return draw_noise(n, algorithm.backbone.dim, hp.sfa_sigma)
     return draw_mix(n, mixing_points(algorithm), hp.mix_alpha)
-

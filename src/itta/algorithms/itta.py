@@ -8,7 +8,7 @@ updates start from the same point by default (``update_order="shared"``), which 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -56,7 +56,9 @@ class ITTA(Algorithm):
     Hparams = Hparams
     min_batch = 2
 
-    def __init__(self, task: Task, hp: Hparams) -> None:
+    step: Tensor
+
+    def __init__(self, task: Task, hp: Any) -> None:
         super().__init__(task, hp)
         self.f_w = AffineStack((self.backbone.dim,), hp.fw_depth)
         self.add_optimizer("f_w", self.f_w.parameters(), hp.fw_lr_scale * hp.lr)

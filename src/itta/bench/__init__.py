@@ -1,0 +1,1 @@
+"""Running things: train a trial, evaluate a stream, predict images, the demo."""

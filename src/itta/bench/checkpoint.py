@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -158,5 +157,3 @@ def read_description(folder: Path) -> dict[str, Any]:
             "use the itta version that wrote it, named there."
         )
     return description
-
-

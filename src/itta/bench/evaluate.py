@@ -1,6 +1,6 @@
 """Feed a stream to an adapter once, in order, and keep score."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,9 +46,18 @@ def predictions(
 
 
 def evaluate(
-    adapter: Adapter, images: Images, indices: Sequence[int] | np.ndarray, batch_size: int = 32, seed: int | None = 0
+    adapter: Adapter,
+    images: Images,
+    indices: Sequence[int] | np.ndarray,
+    batch_size: int = 32,
+    seed: int | None = 0,
+    report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Outcome:
     """Run the whole stream from a fresh adapter, so nothing leaks in from an earlier one."""
     adapter.reset()
-    parts = list(predictions(adapter, images, indices, batch_size, seed))
+    parts, done = [], 0
+    for part in predictions(adapter, images, indices, batch_size, seed):
+        parts.append(part)
+        done += len(part[0])
+        report(done, len(indices))
     return Outcome(*(np.concatenate(column) for column in zip(*parts)))

@@ -21,7 +21,7 @@ from itta.data.loaders import TrainLoader, prefetch, stream
 from itta.errors import InputError
 from itta.hparams import sample
 from itta.nn import make_backbone
-from itta.nn.style_bank import collect_styles
+from itta.nn.style_bank import StyleBank, collect_styles
 from itta.records import Record, replace_text
 from itta.seeds import derive_seed, seed_all
 from itta.trial import Trial
@@ -38,25 +38,21 @@ class Interrupted(KeyboardInterrupt):
 def train(
     trial: Trial,
     out: Path,
+    dataset: DomainDataset | None = None,
     *,
     eval_every: int = 300,
-    allow_missing_classes: bool = False,
     report: Report = lambda step, logs: None,
 ) -> Algorithm:
     """Train into ``out``, going on from what is there; returns the trained model, also saved in ``out``."""
-    dataset = load_dataset(
-        trial.dataset,
-        image_size=trial.image_size,
-        strict=trial.strict,
-        allow_missing_classes=allow_missing_classes,
-    )
+    if dataset is None:
+        dataset = load_dataset(trial.dataset, image_size=trial.image_size, strict=trial.strict)
     for domain in (*trial.train_domains, *trial.test_domains):
         dataset.domain(domain)
     splits = split(dataset, trial.trial_seed)
     algorithm = build(trial, dataset)
     claim(out, trial)
     progress = restore(out, algorithm, trial)
-    loader = TrainLoader(dataset, splits, trial.train_domains, algorithm.hp.batch_size, trial.seed)
+    loader = TrainLoader(dataset, splits, trial.train_domains, algorithm.hp.batch_size, trial.seed, trial.augment)
     with interruptible() as asked_to_stop:
         learn(trial, algorithm, loader, dataset, splits, progress, out, eval_every, report, asked_to_stop)
     algorithm.style_bank = source_styles(algorithm, dataset, splits, trial)
@@ -169,7 +165,7 @@ def accuracies(
     return found
 
 
-def source_styles(algorithm: Algorithm, dataset: DomainDataset, splits: dict[str, Split], trial: Trial):  # type: ignore[no-untyped-def]
+def source_styles(algorithm: Algorithm, dataset: DomainDataset, splits: dict[str, Split], trial: Trial) -> StyleBank:
     """The style bank: styles of some training images of each source domain."""
 
     def batches(domain: str) -> Iterator[torch.Tensor]:
@@ -201,5 +197,3 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-

@@ -47,7 +47,13 @@ class Tape(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.dropout and kwargs.get("training", True) and kwargs.get("p", 0.5) > 0:
             raise RuntimeError("a tape cannot replay F.dropout: draw the mask first and multiply by it")
+        first = args[0] if args and isinstance(args[0], Tensor) else None
+        version = None if first is None else first._version
         out = func(*args, **kwargs)
+        if first is not None and out is first and out._version == version:
+            return out  # nothing was done: a switched-off dropout, or a tensor that has the wanted type already
+        if func is Tensor.__setitem__ and args[0].requires_grad:
+            raise RuntimeError("a tape cannot replay an assignment into a tensor: use torch.where or torch.cat")
         outputs = [t for t in flat(out) if t.is_floating_point()]
         if outputs and any(t.requires_grad for t in outputs):
             inputs = flat((args, kwargs))
@@ -104,7 +110,7 @@ def put_back(nested: Any, tensors: list[Tensor]) -> Any:
 
 def rule_for(func: Any, args: Any, kwargs: Any, inputs: list[Tensor], out: Any) -> Rule:
     """How a tangent passes through one call; keeps alive only what that needs."""
-    if func in SUMS and len(inputs) == 2 and len(args) == 2 and inputs[0].shape == inputs[1].shape:
+    if func in SUMS and len(inputs) == 2 and not kwargs and inputs[0].shape == inputs[1].shape:
         return lambda given: add_up(given[0], given[1], SUMS[func])
     if func in SUMS and len(inputs) == 1:
         return lambda given: given[0]
@@ -120,7 +126,7 @@ def rule_for(func: Any, args: Any, kwargs: Any, inputs: list[Tensor], out: Any) 
         return lambda given: given[0] * (out > 0)
     if func is F.relu6:
         return lambda given: given[0] * ((out > 0) & (out < 6))
-    if func in LINEAR:
+    if func in LINEAR and not kwargs.get("value"):  # F.pad with a value is affine
         dims = [(t.shape, t.dtype, t.device) for t in inputs]
         template = put_back((args, kwargs), [torch.empty(0)] * len(inputs))
         return lambda given: apply(func, template, [zeros(*d) if t is None else t for d, t in zip(dims, given)])
@@ -214,7 +220,7 @@ def batch_norm_rule(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Rule:
-    """With stored statistics BN is affine in x; with batch statistics the general rule applies (and moves no buffer)."""
+    """With stored statistics BN is affine in x; with batch statistics the general rule applies (no buffer moves)."""
     affine = [t for t in (weight, bias) if t is not None]
     n_stats = sum(t is not None for t in (mean, var))
 
@@ -230,7 +236,8 @@ def batch_norm_rule(
         return lambda given: general([given[0], *given[1 + n_stats :]])
 
     def rule(given: Tangents) -> Tensor:
-        assert mean is not None and var is not None
+        assert mean is not None
+        assert var is not None
         parts = list(given[1 + n_stats :])
         d_weight = parts.pop(0) if weight is not None else None
         d_bias = parts.pop(0) if bias is not None else None
@@ -263,7 +270,6 @@ def general_rule(func: Any, args: Any, kwargs: Any, inputs: list[Tensor]) -> Rul
             return apply(func, template, tensors)
 
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):  # the one with forward mode
-            _, out = torch.func.jvp(call, tuple(saved[i] for i in moving), tuple(given[i] for i in moving))
-        return out
+            return torch.func.jvp(call, tuple(saved[i] for i in moving), tuple(given[i] for i in moving))[1]
 
     return rule

@@ -8,6 +8,7 @@ from itta.nn.backbone import Backbone
 from itta.nn.efficientnet import EfficientNetLite0
 from itta.nn.resnet import resnet18, resnet34, resnet50
 from itta.nn.small_cnn import SmallCNN
+from itta.nn.timm import TimmBackbone
 from itta.nn.weights import imagenet_weights, load_weights, read_weights
 
 BACKBONES: dict[str, Callable[[], Backbone]] = {
@@ -25,17 +26,17 @@ def make_backbone(name: str, weights: str = "imagenet", image_size: int | None =
     ``timm:MODEL`` takes any model of timm. Pretrained networks keep batch normalisation on their stored statistics.
     """
     if name.startswith("timm:"):
-        from itta.nn.timm import TimmBackbone
-
         backbone: Backbone = TimmBackbone(name.removeprefix("timm:"), weights == "imagenet", image_size)
     elif name in BACKBONES:
         backbone = BACKBONES[name]()
     else:
         raise unknown("backbone", name, [*BACKBONES, "timm:MODEL"])
-    if name == "small_cnn" or weights == "none":
+    if weights == "none" or (name == "small_cnn" and weights == "imagenet"):
         return backbone
     if weights != "imagenet":
-        load_weights(backbone, read_weights(weights), str(Path(weights)))
+        state = read_weights(weights)
+        fitting = backbone.from_timm_names(state) if isinstance(backbone, TimmBackbone) else state
+        load_weights(backbone, fitting, str(Path(weights)))
     elif not name.startswith("timm:"):
         load_weights(backbone, imagenet_weights(name), f"the ImageNet weights of {name}")
     return backbone.freeze_bn()

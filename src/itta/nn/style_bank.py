@@ -48,9 +48,7 @@ class StyleBank:
 
 
 @torch.no_grad()
-def collect_styles(
-    backbone: Backbone, images: Mapping[str, Iterable[Tensor]], blocks: tuple[str, ...]
-) -> StyleBank:
+def collect_styles(backbone: Backbone, images: Mapping[str, Iterable[Tensor]], blocks: tuple[str, ...]) -> StyleBank:
     """Run each domain's image batches up to the last mixing point and keep every image's style."""
     mean: dict[str, list[Tensor]] = {b: [] for b in blocks}
     std: dict[str, list[Tensor]] = {b: [] for b in blocks}

@@ -1,25 +1,32 @@
 """Any timm model as a backbone, with the blocks timm itself names in its feature info. Needs the extra `itta[timm]`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from itta.errors import InputError
-from itta.nn.backbone import After, Backbone, keep
+from itta.nn.backbone import After, Backbone, evaluating, keep
+
+Around = Callable[[str, Callable[[], Tensor]], Tensor]
+"""(block name, how to run the block) -> what goes on in place of the block's output."""
+
+STEMS = ("act", "bn", "conv", "norm", "stem")  # feature info also names parts of the stem, and norms at the end
 
 
 class Tap(nn.Module):
-    """A block with a place to step in: what ``around`` returns goes on instead of the block's output."""
+    """A block with a place to step in."""
 
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__()
         self.name, self.module = name, module
-        self.around: Callable[[Tap, Tensor], Tensor] | None = None
+        self.around: Around | None = None
 
-    def forward(self, z: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return self.module(z, *args, **kwargs) if self.around is None else self.around(self, z)
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        if self.around is None:
+            return self.module(*args, **kwargs)
+        return self.around(self.name, lambda: self.module(*args, **kwargs))
 
 
 class Stop(Exception):
@@ -33,24 +40,16 @@ class TimmBackbone(Backbone):
     """timm's model without its classifier; its blocks are wrapped in taps, so no hook is needed."""
 
     def __init__(self, name: str, pretrained: bool, image_size: int | None = None) -> None:
-        import_error = None
-        try:
-            import timm
-        except (ImportError, RuntimeError) as error:
-            import_error = error
-        if import_error is not None:
-            raise InputError(f"timm cannot be imported ({import_error}): pip install 'itta[timm]'.") from import_error
-        try:
-            extra = {"img_size": image_size} if image_size and "vit" in name else {}
-            model = timm.create_model(name, pretrained=pretrained, num_classes=0, **extra)
-        except (RuntimeError, OSError) as error:
-            raise InputError(f"timm cannot make {name!r}: {error}. timm.list_models() names its models.") from error
+        model = create_model(name, pretrained, image_size)
         config = model.pretrained_cfg
         super().__init__(tuple(config["mean"]), tuple(config["std"]))
-        names = [info["module"] for info in model.feature_info]
-        self.paths = tuple(n for n in names if isinstance(model.get_submodule(n), nn.Module) and "act" not in n)
+        modules = dict(model.named_modules())
+        paths = [info["module"] for info in model.feature_info if info["module"] in modules]
+        self.paths = tuple(p for p in paths if not p.rpartition(".")[2].startswith(STEMS))
         if len(self.paths) < 2:
             raise InputError(f"timm names {len(self.paths)} blocks of {name!r}; at least two are needed.")
+        if getattr(model, "output_fmt", "NCHW") != "NCHW":
+            raise InputError(f"the maps of {name!r} have their channels last, which does not fit here.")
         self.block_names = tuple(path.replace(".", "_") for path in self.paths)  # type: ignore[misc]
         for block, path in zip(self.block_names, self.paths):
             parent, _, leaf = path.rpartition(".")
@@ -58,10 +57,22 @@ class TimmBackbone(Backbone):
         for module in model.modules():  # a recorded pass needs values that are not overwritten
             if getattr(module, "inplace", False):
                 module.inplace = False
-        self.model, self.dim = model, model.num_features
-        self.size = image_size or config["input_size"][-1]
+        self.model, self.size = model, image_size or config["input_size"][-1]
+        with evaluating(self):
+            self.dim = self(self.blank(), tensor_only).shape[1]  # num_features is not always what comes out
+            self.late = self.parameters_after(self.block_names[-2])
 
-    def walk(self, x: Tensor, around: Callable[[Tap, Tensor], Tensor]) -> Tensor:
+    def blank(self, like: Tensor | None = None) -> Tensor:
+        like = next(self.parameters()) if like is None else like
+        return torch.zeros(1, 3, self.size, self.size, dtype=like.dtype, device=like.device)
+
+    def parameters_after(self, block: str) -> tuple[str, ...]:
+        """Names of the parameters that have no part in the output of ``block``."""
+        names, parameters = zip(*self.named_parameters())
+        found = torch.autograd.grad(self.until(block, self.blank()).sum(), parameters, allow_unused=True)
+        return tuple(name for name, g in zip(names, found) if g is None)
+
+    def walk(self, x: Tensor, around: Around) -> Tensor:
         taps = [m for m in self.model.modules() if isinstance(m, Tap)]
         for tap in taps:
             tap.around = around
@@ -72,16 +83,15 @@ class TimmBackbone(Backbone):
                 tap.around = None
 
     def forward(self, x: Tensor, after: After = keep) -> Tensor:
-        return self.walk(x, lambda tap, z: after(tap.name, tap.module(z)))
+        return self.walk(x, lambda name, run: after(name, run()))
 
     def until(self, block: str, x: Tensor, after: After = keep) -> Tensor:
         self.index(block)
 
-        def around(tap: Tap, z: Tensor) -> Tensor:
-            z = tap.module(z)
-            if tap.name == block:
-                raise Stop(z)
-            return after(tap.name, z)
+        def around(name: str, run: Callable[[], Tensor]) -> Tensor:
+            if name == block:
+                raise Stop(run())
+            return after(name, run())
 
         try:
             self.walk(x, around)
@@ -90,17 +100,53 @@ class TimmBackbone(Backbone):
         raise AssertionError(f"{block} was never reached")
 
     def resume(self, block: str, z: Tensor, after: After = keep) -> Tensor:
-        """Walk a single blank image through the stem, then put ``z`` in its place: timm has no way in half-way."""
+        """Send one blank image ahead and put ``z`` in its place at ``block``: timm has no way in half-way.
+
+        For evaluation mode: the blank image would move batch normalisation's statistics.
+        """
         start = self.index(block)
 
-        def around(tap: Tap, blank: Tensor) -> Tensor:
-            i = self.index(tap.name)
+        def around(name: str, run: Callable[[], Tensor]) -> Tensor:
+            i = self.index(name)
             if i < start:
-                return blank
-            return after(tap.name, z if i == start else tap.module(blank))
+                return run()
+            return after(name, z if i == start else run())
 
-        return self.walk(torch.zeros(1, 3, self.size, self.size, dtype=z.dtype, device=z.device), around)
+        return self.walk(self.blank(z), around)
 
     @property
     def last_block(self) -> nn.Module:
-        return self.model.get_submodule(self.paths[-1])
+        """All that comes after the block before the last, the norm or convolution behind the last block included."""
+        return nn.ParameterList([self.get_parameter(name) for name in self.late])
+
+    def from_timm_names(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Rename the entries of timm's own state dict to ours."""
+        taps = {f"{path}.": f"{path}.module." for path in self.paths}
+
+        def ours(key: str) -> str:
+            path = next((p for p in taps if key.startswith(p)), "")
+            return f"model.{taps.get(path, '')}{key.removeprefix(path)}"
+
+        return {ours(key): value for key, value in state.items()}
+
+
+def tensor_only(block: str, z: Tensor) -> Tensor:
+    if not isinstance(z, Tensor):
+        raise InputError(f"{block} of this timm model gives a {type(z).__name__}, not one tensor: it does not fit.")
+    return z
+
+
+def create_model(name: str, pretrained: bool, image_size: int | None) -> Any:
+    try:
+        import timm
+    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision made for another torch
+        raise InputError(f"timm cannot be imported ({error}): pip install 'itta[timm]'.") from error
+    try:
+        if image_size is not None:
+            try:  # transformers are built for one image size, convolutional networks take no such argument
+                return timm.create_model(name, pretrained=pretrained, num_classes=0, img_size=image_size)
+            except TypeError:
+                pass
+        return timm.create_model(name, pretrained=pretrained, num_classes=0)
+    except (RuntimeError, OSError, AssertionError) as error:
+        raise InputError(f"timm cannot make {name!r}: {error}. timm.list_models() names its models.") from error

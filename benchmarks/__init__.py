@@ -1,0 +1,1 @@
+"""What training and adaptation cost, measured side by side in one process."""

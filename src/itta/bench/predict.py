@@ -1,0 +1,72 @@
+"""Predict images one batch after another, and say what adaptation changed."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from itta.adapters.base import Adapter
+from itta.data.images import read_image
+from itta.data.transforms import to_float
+from itta.errors import InputError
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One row of the result; an image that cannot be read has only an error."""
+
+    file: str
+    label: str = ""
+    probability: float | None = None
+    label_before: str = ""  # without adaptation
+    probability_before: float | None = None
+    changed: bool | None = None
+    error: str = ""
+
+
+def predict_files(
+    adapter: Adapter, source: Adapter, files: Sequence[Path], batch_size: int
+) -> Iterator[list[Prediction]]:
+    """Yield a list of rows per batch, in the files' order; unreadable files do not stop the rest."""
+    if batch_size < 1:
+        raise InputError(f"batch size must be at least 1, got {batch_size}.")
+    size = adapter.model.task.image_size
+    for chunk in chunks(files, batch_size):
+        images, errors = read_all(chunk, size)
+        rows = iter(predict_images(adapter, source, images) if images else [])
+        yield [Prediction(str(f), error=errors[f]) if f in errors else named(str(f), next(rows)) for f in chunk]
+
+
+def read_all(files: Sequence[Path], size: int) -> tuple[list[np.ndarray], dict[Path, str]]:
+    images, errors = [], {}
+    for file in files:
+        try:
+            images.append(read_image(file, size))
+        except InputError as error:
+            errors[file] = str(error)
+    return images, errors
+
+
+def predict_images(adapter: Adapter, source: Adapter, images: Sequence[np.ndarray]) -> list[Prediction]:
+    x = to_float(torch.from_numpy(np.stack(images)))
+    classes = adapter.model.task.classes
+    before, after = (torch.softmax(a(x).float(), 1).max(1) for a in (source, adapter))
+    return [
+        Prediction("", classes[i], p, classes[j], q, i != j)
+        for i, p, j, q in zip(
+            after.indices.tolist(), after.values.tolist(), before.indices.tolist(), before.values.tolist()
+        )
+    ]
+
+
+def named(file: str, row: Prediction) -> Prediction:
+    return Prediction(**{**vars(row), "file": file})
+
+
+def chunks(items: Iterable[Path], n: int) -> Iterator[list[Path]]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, n)):
+        yield chunk

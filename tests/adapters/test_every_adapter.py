@@ -1,0 +1,156 @@
+"""Whatever is registered must leave the model alone, reset exactly, go on elsewhere, and refuse what would poison it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from itta.adapters import ADAPTERS, Adapter, adapt, find_adapter
+from itta.algorithms import Algorithm
+from itta.algorithms.base import Batch
+from itta.errors import InputError
+from itta.nn.optimizer import optimizer_tensors
+
+Trained = Callable[..., Algorithm]
+Batches = Callable[..., list[Batch]]
+
+
+@pytest.fixture
+def stream(toy_batches: Batches) -> list[Tensor]:
+    return [toy_batches(200 + i, n=12)[1][0] for i in range(4)]
+
+
+def run(adapter: Adapter, stream: list[Tensor]) -> list[Tensor]:
+    return [adapter(x).clone() for x in stream]
+
+
+def equal(a: list[Tensor], b: list[Tensor]) -> bool:
+    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b))
+
+
+def same_state(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(v, b[k]) for k, v in a.items())
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_shapes(name: str, dtype: torch.dtype, trained: Trained, stream: list[Tensor]) -> None:
+    adapter = adapt(trained().to(dtype), name)
+    for x in (stream[0], stream[1][:5], stream[2][:1]):
+        logits = adapter(x.to(dtype))
+        assert logits.shape == (len(x), 3)
+        assert logits.dtype == dtype
+        assert torch.isfinite(logits).all()
+        assert not logits.requires_grad
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("training", [True, False])
+def test_the_trained_model_is_left_alone(
+    name: str, training: bool, trained: Trained, stream: list[Tensor]
+) -> None:
+    model = trained().train(training)
+    tensors = {k: v.clone() for k, v in model.state_dict().items()}
+    moments = {n: {k: v.clone() for k, v in optimizer_tensors(o).items()} for n, o in model.optimizers.items()}
+    gradients = {k: None if p.grad is None else p.grad.clone() for k, p in model.named_parameters()}
+    modes = {k: m.training for k, m in model.named_modules()}
+    run(adapt(model, name), stream)
+    assert same_state(model.state_dict(), tensors)
+    assert {k: m.training for k, m in model.named_modules()} == modes
+    assert list(model.optimizers) == list(moments)
+    assert all(same_state(optimizer_tensors(o), moments[n]) for n, o in model.optimizers.items())
+    for key, p in model.named_parameters():
+        assert p.requires_grad
+        assert (p.grad is None) == (gradients[key] is None)
+        assert p.grad is None or torch.equal(p.grad, gradients[key])
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_reset_restores_exactly(name: str, trained: Trained, stream: list[Tensor]) -> None:
+    adapter = adapt(trained(), name)
+    start = adapter.state_dict()
+    first = run(adapter, stream)
+    adapter.reset()
+    assert same_state(adapter.state_dict(), start)
+    assert equal(run(adapter, stream), first)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_the_same_seed_gives_the_same_stream(name: str, trained: Trained, stream: list[Tensor]) -> None:
+    model = trained()
+    first = run(adapt(model, name), stream)
+    torch.manual_seed(99)
+    assert equal(run(adapt(model, name), stream), first)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("switch", [torch.no_grad, torch.inference_mode])
+def test_a_caller_without_gradients(
+    name: str, switch: Callable[[], Any], trained: Trained, stream: list[Tensor]
+) -> None:
+    model = trained()
+    expected = run(adapt(model, name), stream)
+    with switch():
+        got = run(adapt(model, name), [x.clone() for x in stream])
+    assert equal(got, expected)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_the_state_goes_on_elsewhere(name: str, trained: Trained, stream: list[Tensor]) -> None:
+    model = trained()
+    adapter, other = adapt(model, name), adapt(model, name)
+    run(adapter, stream[:2])
+    saved = adapter.state_dict()
+    kept = {k: v.clone() for k, v in saved.items()}
+    rest = run(adapter, stream[2:])
+    assert same_state(saved, kept)  # what was given out is a copy
+    other.load_state_dict(saved)
+    assert equal(run(other, stream[2:]), rest)
+    assert same_state(saved, kept)  # and what was taken in was copied
+
+
+BAD: dict[str, Callable[[Tensor], Tensor]] = {
+    "NaN": lambda x: x.index_fill(0, torch.tensor([1]), float("nan")),
+    "infinite": lambda x: x.index_fill(0, torch.tensor([1]), float("inf")),
+    "grey": lambda x: x[:, :1],
+    "one image": lambda x: x[0],
+    "no image": lambda x: x[:0],
+}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_input_is_refused_and_leaves_no_trace(name: str, bad: str, trained: Trained, stream: list[Tensor]) -> None:
+    adapter = adapt(trained(), name)
+    run(adapter, stream[:1])
+    before = {k: v.clone() for k, v in adapter.state_dict().items()}
+    expected = "image 1 of the batch has NaN" if bad in ("NaN", "infinite") else r"expected a batch of RGB images"
+    with pytest.raises(InputError, match=expected):
+        adapter(BAD[bad](stream[1]))
+    assert same_state(adapter.state_dict(), before)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_is_described(name: str, trained: Trained) -> None:
+    adapter = adapt(trained(steps=0), name)
+    assert adapter.name == name
+    assert len(adapter.paper) > 10
+    assert adapter.predicts in ("before", "after")
+    assert isinstance(adapter.describe(), dict)
+
+
+def test_source_is_the_model(trained: Trained, stream: list[Tensor]) -> None:
+    model = trained(resnet_dropout=0.5)
+    with torch.no_grad():
+        expected = [model.predict(x) for x in stream]
+    assert equal(run(adapt(model.train(), "source"), stream), expected)
+
+
+def test_finding(trained: Trained) -> None:
+    with pytest.raises(InputError, match=r"unknown adapter 'itt'.*Did you mean 'itta'"):
+        find_adapter("itt")
+    with pytest.raises(InputError, match=r"unknown hyper-parameter 'rate'.*Choices: .*lr"):
+        adapt(trained(steps=0), "itta", rate=1)
+    assert isinstance(adapt(trained(steps=0), ADAPTERS["itta"], steps=2), ADAPTERS["itta"])
