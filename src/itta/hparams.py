@@ -74,15 +74,18 @@ def parse(name: str, value: Any, hint: Any) -> Any:
         if value not in get_args(hint):
             raise unknown(f"value for {name}:", str(value), [str(v) for v in get_args(hint)])
         return value
-    if get_origin(hint) is tuple:
-        return tuple(v for v in value.split(",") if v) if isinstance(value, str) else tuple(value)
+    if get_origin(hint) is tuple and isinstance(value, str):
+        return tuple(v for v in value.split(",") if v)
     if hint is bool and isinstance(value, str):
         words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
         if value.lower() not in words:
             raise InputError(f"{name} must be true or false, got {value!r}.")
         return words[value.lower()]
     try:
-        return hint(value)
+        read = (get_origin(hint) or hint)(value)
+        if hint is int and read != float(value):
+            raise ValueError("a fraction would be cut off")
+        return read
     except (TypeError, ValueError):
         raise InputError(f"{name} must be of type {hint.__name__}, got {value!r}.") from None
 

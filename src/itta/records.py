@@ -32,10 +32,17 @@ class Record:
 
 
 def append(path: Path, record: Record) -> None:
-    """Add a line and see it onto the disk; one write, so that writers do not mix their lines."""
+    """Add a line and see it onto the disk; one write, so that writers do not mix their lines.
+
+    What a crash left of an earlier line is cut off first, or the two would run together.
+    """
     line = json.dumps(record.to_json()) + "\n"
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(line)
+    with open(path, "ab+") as file:
+        file.seek(0)
+        found = file.read()
+        if found and not found.endswith(b"\n"):
+            file.truncate(found.rfind(b"\n") + 1)
+        file.write(line.encode())
         file.flush()
         os.fsync(file.fileno())
 

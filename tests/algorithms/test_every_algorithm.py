@@ -93,7 +93,7 @@ def test_too_few_images(name: str, build: Build, toy_batches: Batches) -> None:
     x, y = toy_batches(0)[0]
     few = ALGORITHMS[name].min_batch - 1
     before = {k: v.clone() for k, v in algorithm.state_dict().items()}
-    with pytest.raises(InputError, match=rf"{name} needs at least {few + 1} images a step, got {few}: raise batch_size"):
+    with pytest.raises(InputError, match=rf"{name} needs at least {few + 1} images a step, got {few}: raise"):
         algorithm.update([(x[:few], y[:few])])
     assert all(torch.equal(v, before[k]) for k, v in algorithm.state_dict().items())
 

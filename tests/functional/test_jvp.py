@@ -152,7 +152,7 @@ OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": lambda w: F.relu(w) + F.relu6(5 * w) + F.relu(w.square() - 1, inplace=True),
     "convolution": lambda w: F.conv2d(w, w[:, :3, :3, :3], w[:, 0, 0, 0], stride=2, padding=1, groups=2),
     "convolution of a constant": lambda w: F.conv2d(torch.ones(1, 6, 4, 4).double(), w[:, :, :3, :3]),
-    "bias of a convolution": lambda w: F.conv2d(torch.ones(1, 1, 4, 4).double(), torch.ones(6, 1, 1, 1).double(), w[0, :, 0, 0]),
+    "bias of a convolution": lambda w: F.conv2d(W[:, :1], W[0, :, :1, :1, None], w[0, :, 0, 0]),
     "linear": lambda w: F.linear(w, w[0, 0], w[0, 1, 0]),
     "bias of a linear layer": lambda w: F.linear(torch.ones(3, 8).double(), torch.ones(8, 8).double(), w[0, 1, 0]),
     "weight of a stored normalisation": lambda w: stored_norm(w.detach(), w[0, :, 0, 0], w[0, :, 1, 0]),

@@ -90,8 +90,10 @@ def test_pretrained_networks_are_frozen_and_others_are_not() -> None:
 
 def test_evaluating_puts_the_mode_back() -> None:
     backbone = make_backbone("small_cnn").train()
-    with pytest.raises(KeyError), evaluating(backbone):
+    with evaluating(backbone):
         assert not backbone.training
+    assert backbone.training
+    with pytest.raises(KeyError), evaluating(backbone):
         raise KeyError
     assert backbone.training
 

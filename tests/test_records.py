@@ -1,0 +1,107 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from itta import records
+from itta.records import Record
+from itta.trial import Trial
+
+TRIAL = Trial("emoji", "itta", ("a", "b"), ("c",), hparams_seed=1, overrides={"lr": 1e-3, "blocks": "x,y"})
+
+
+def record(step: int, **changes: object) -> Record:
+    accuracy = {"a": {"out": 0.5}, "c": {"in": 0.25, "out": 1 / 3, "all": 0.1}}
+    made = Record(TRIAL, step, "source", accuracy, {"lr": 1e-3, "view": "noise"}, {"steps": 2}, {"loss": 0.1 + 0.2})
+    return replace(made, **changes)
+
+
+def write(path: Path, *steps: int) -> list[Record]:
+    made = [record(step) for step in steps]
+    for one in made:
+        records.append(path, one)
+    return made
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    made = write(path, 10, 20)
+    assert list(records.read(path)) == made
+    lines = path.read_text().splitlines()
+    assert len(lines) == 2
+    assert json.loads(lines[0])["schema"] == records.SCHEMA
+    assert json.loads(lines[0])["trial"]["train_domains"] == ["a", "b"]
+
+
+def test_appending_keeps_what_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    write(path, 10)
+    first = path.read_bytes()
+    write(path, 20)
+    assert path.read_bytes().startswith(first)
+
+
+def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    made = write(path, 10, 20)
+    whole = path.read_bytes()
+    start_of_last = whole.index(b"\n") + 1
+    for cut in (start_of_last + 1, start_of_last + 40, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        assert list(records.read(path)) == made[:1]
+
+
+def test_going_on_after_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    made = write(path, 10, 20)
+    path.write_bytes(path.read_bytes()[:-5])
+    made[1:] = write(path, 20, 30)
+    assert list(records.read(path)) == made
+
+
+def test_keep_until(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    made = write(path, 10, 20, 30)
+    with open(path, "a") as file:
+        file.write('{"schema": 1, "torn')
+    records.keep_until(path, 20)
+    assert list(records.read(path)) == made[:2]
+    assert path.read_text().endswith("\n")
+    records.keep_until(path, 5)
+    assert path.read_text() == ""
+    records.keep_until(tmp_path / "none.jsonl", 5)
+    assert [p.name for p in tmp_path.iterdir()] == ["records.jsonl"]
+
+
+def test_replace_text_leaves_the_old_file_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file.json"
+    records.replace_text(path, "old")
+    assert path.read_text() == "old"
+
+    def crash(number: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(records.os, "fsync", crash)
+    with pytest.raises(OSError, match="disk full"):
+        records.replace_text(path, "new, and longer")
+    assert path.read_text() == "old"
+
+
+def test_trials_round_trip_and_have_stable_keys() -> None:
+    again = Trial.from_json(json.loads(json.dumps(TRIAL.to_json())))
+    assert again == TRIAL
+    assert again.key == TRIAL.key
+    assert len(TRIAL.key) == 32
+    others = [
+        replace(TRIAL, **change)
+        for change in ({"trial_seed": 1}, {"steps": 5}, {"test_domains": ()}, {"overrides": {}}, {"strict": True})
+    ]
+    assert len({TRIAL.key, *[t.key for t in others]}) == 6
+
+
+def test_the_seed_is_domainbeds() -> None:
+    """Golden: (VLCS, ERM, [1, 2], hparams seed 1, trial seed 0) → 360234358."""
+    trial = Trial("VLCS", "ERM", (), (1, 2), hparams_seed=1, trial_seed=0)
+    assert trial.seed == 360234358
+    assert replace(trial, steps=9, backbone="resnet18").seed == trial.seed
