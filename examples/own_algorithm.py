@@ -41,7 +41,7 @@ if __name__ == "__main__":
     algorithm = SmoothERM(task, default(Hparams, lr="1e-3"))
     y = torch.arange(32) % 2
     x = 0.2 + 0.5 * y.view(-1, 1, 1, 1) + 0.1 * torch.rand(32, 3, 16, 16)
-    for step in range(30):
+    for _ in range(30):
         logs = algorithm.update([(x, y)])
     right = (algorithm.eval().predict(x).argmax(1) == y).float().mean()
     print(f"loss {logs['loss']:.3f}, {100 * right:.0f} % right")

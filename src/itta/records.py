@@ -37,14 +37,22 @@ def append(path: Path, record: Record) -> None:
     What a crash left of an earlier line is cut off first, or the two would run together.
     """
     line = json.dumps(record.to_json()) + "\n"
-    with open(path, "ab+") as file:
-        file.seek(0)
-        found = file.read()
-        if found and not found.endswith(b"\n"):
-            file.truncate(found.rfind(b"\n") + 1)
+    cut_torn_line(path)
+    with open(path, "ab") as file:
         file.write(line.encode())
         file.flush()
         os.fsync(file.fileno())
+
+
+def cut_torn_line(path: Path) -> None:
+    """Drop a last line without an end; looks at the last byte only, unless there is something to cut."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with open(path, "rb+") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read() != b"\n":
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def read(path: Path) -> Iterator[Record]:

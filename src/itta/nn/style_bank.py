@@ -25,11 +25,16 @@ class StyleBank:
         return len(self.domain)
 
     def draw(self, n: int, alpha: float, generator: torch.Generator | None = None) -> MixDraw:
-        """Draw as `draw_mix` does, with styles of the bank in place of partners from the batch."""
+        """Draw as `draw_mix` does, with styles of the bank in place of partners from the batch.
+
+        λ is folded to at most ½: Beta(0.1, 0.1) is often 1 but for rounding, and a lone image would then see no second
+        view at all.
+        """
         blocks = tuple(self.mean)
         block = blocks[int(torch.randint(len(blocks), (), generator=generator))]
         rows = torch.randint(len(self), (n,), generator=generator)
         lam = draw_beta(n, alpha, generator)
+        lam = torch.minimum(lam, 1 - lam)
         return MixDraw(block, lam, style=(self.mean[block][rows], self.std[block][rows]))
 
     def tensors(self) -> dict[str, Tensor]:
