@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -184,6 +185,7 @@ def adapt(
     from itta.bench.target import compare, find_target, summarise, write_comparison
 
     use_threads(threads)
+    check_at_least(1, batch_size=batch_size)
     trained = load(model)
     chosen = make_adapter(trained, adapter, **presets_of(adapter, preset), **parse_settings(settings))
     target = find_target(model, data, domain)
@@ -234,6 +236,9 @@ def predict(
     from itta.data.folder import list_images
 
     use_threads(threads)
+    check_at_least(1, batch_size=batch_size)
+    if not images:
+        raise InputError("no images to predict: name image files or folders after the model.")
     trained = load(model)
     chosen = make_adapter(trained, adapter, **presets_of(adapter, preset), **parse_settings(settings))
     files = list_images(images)
@@ -306,9 +311,9 @@ def row_writer(stream: IO[str], format: str, columns: Sequence[str]) -> Any:
 
 @contextmanager
 def progress_bars(quiet: bool) -> Iterator[Any]:
-    """Give report(name, done, total): a bar for each name, on the error stream."""
+    """Give report(name, done, total): a bar for each name, on the error stream if somebody watches it."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=screen, disable=quiet) as bars:
+    with Progress(*columns, console=screen, disable=quiet or not screen.is_terminal) as bars:
         tasks: dict[str, Any] = {}
 
         def report(name: str, done: int, total: int) -> None:
@@ -341,14 +346,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             description="Train on several image domains, adapt at test time without labels.",
             config=(tyro.conf.FlagCreatePairsOff,),
         )
+        sys.stdout.flush()  # here, where a reader that has gone is taken care of
     except InputError as error:
         print(f"itta: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("itta: interrupted; the same command goes on where this one stopped.", file=sys.stderr)
+        print("itta: interrupted; of train and demo the same command goes on where this one stopped.", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has what it wanted
         return 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

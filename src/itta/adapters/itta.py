@@ -24,7 +24,7 @@ from itta.nn.views import ViewDraw, draw_noise, mixing, two_views
 
 @dataclass(frozen=True)
 class Hparams:
-    lr: float = hp(1e-3, "learning rate of Θ")
+    lr: float = hp(1e-4, "learning rate of Θ")
     steps: int = hp(1, "updates per batch")
     episodic: bool = hp(False, "start every batch from the identity, instead of carrying Θ along the stream")
     blocks: tuple[str, ...] = hp((), "the blocks that get an f_Θ; none named means all")

@@ -121,18 +121,18 @@ def load(path: str | Path) -> Algorithm:
         norm = d["normalisation"]
         algorithm.backbone.mean, algorithm.backbone.std = tuple(norm["mean"]), tuple(norm["std"])
         bank_domains = d["style_bank_domains"]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / 'model.json'} is damaged or not ours: {error!r} is missing or wrong.") from error
     tensors, _ = load_tensors(folder / "model.safetensors")
     try:
         algorithm.load_state_dict(without_prefix("model.", tensors))
-    except RuntimeError as error:
+        if bank_domains is not None:
+            algorithm.style_bank = StyleBank.from_tensors(without_prefix("style_bank.", tensors), bank_domains)
+    except (RuntimeError, KeyError) as error:
         raise InputError(
             f"{folder / 'model.safetensors'} does not fit its model.json ({str(error).splitlines()[-1].strip()}): "
             "copy both files from the same run."
         ) from error
-    if bank_domains is not None:
-        algorithm.style_bank = StyleBank.from_tensors(without_prefix("style_bank.", tensors), bank_domains)
     return algorithm.eval()
 
 

@@ -2,9 +2,8 @@
 
 import multiprocessing
 import os
-import queue
-import time
 from collections.abc import Callable, Mapping
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,20 @@ def run_local(jobs: Jobs, slots: int, report: Report = lambda name, step: None) 
     """Train every job whose directory holds no finished model; threads are divided between the slots."""
     waiting = [name for name, (_, out) in jobs.items() if not (out / "model.json").is_file()]
     context = multiprocessing.get_context("spawn")
-    messages = context.Queue()
     threads = max(1, (os.cpu_count() or 1) // max(1, min(slots, len(waiting))))
     running: dict[str, Any] = {}
+    heard: dict[connection.Connection, str] = {}  # a pipe for each: a queue's lock could die with a worker
     failed: dict[str, str] = {}
     try:
         while waiting or running:
             while waiting and len(running) < slots:
                 name = waiting.pop(0)
-                running[name] = context.Process(target=work, args=(name, *jobs[name], threads, messages))
+                receiver, sender = context.Pipe(duplex=False)
+                heard[receiver] = name
+                running[name] = context.Process(target=work, args=(*jobs[name], threads, sender))
                 running[name].start()
-            collect(messages, report, failed)
+                sender.close()  # so that the pipe ends when the worker does
+            collect(heard, report, failed)
             for name in [n for n, p in running.items() if not p.is_alive()]:
                 process = running.pop(name)
                 if process.exitcode != 0:
@@ -37,27 +39,30 @@ def run_local(jobs: Jobs, slots: int, report: Report = lambda name, step: None) 
     finally:
         for process in running.values():  # after Ctrl-C they finish their step and save a checkpoint
             process.join()
-    collect(messages, report, failed)
+    while heard:
+        collect(heard, report, failed)
     if failed:
         name, reason = next(iter(failed.items()))
         raise InputError(f"{len(failed)} of {len(jobs)} trainings failed; {name}: {reason}. Run again to resume.")
 
 
-def collect(messages: Any, report: Report, failed: dict[str, str]) -> None:
-    """Pass on what the workers have said, waiting a moment for the first word."""
-    deadline = time.monotonic() + 0.2
-    while True:
+def collect(heard: dict[connection.Connection, str], report: Report, failed: dict[str, str]) -> None:
+    """Pass on a word of each worker that has one, waiting a moment for the first; forget those that have ended."""
+    for receiver in connection.wait(list(heard), timeout=0.2):
+        assert isinstance(receiver, connection.Connection)
         try:
-            name, what = messages.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            return
+            what = receiver.recv()
+        except (EOFError, OSError):  # ended, perhaps in the middle of a word
+            del heard[receiver]
+            receiver.close()
+            continue
         if isinstance(what, str):
-            failed[name] = what
+            failed[heard[receiver]] = what
         else:
-            report(name, what)
+            report(heard[receiver], what)
 
 
-def work(name: str, trial: Trial, out: Path, threads: int, messages: Any) -> None:
+def work(trial: Trial, out: Path, threads: int, sender: connection.Connection) -> None:
     """What a worker process does."""
     import torch
 
@@ -65,9 +70,9 @@ def work(name: str, trial: Trial, out: Path, threads: int, messages: Any) -> Non
 
     torch.set_num_threads(threads)
     try:
-        train(trial, out, report=lambda step, logs: messages.put((name, step)))
+        train(trial, out, report=lambda step, logs: sender.send(step))
     except InputError as error:
-        messages.put((name, str(error)))
+        sender.send(str(error))
         raise SystemExit(2) from None
     except Interrupted:
         raise SystemExit(130) from None

@@ -1,5 +1,7 @@
 """Evaluate a trained model on a target domain, with and without adaptation."""
 
+import csv
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +42,8 @@ def find_target(model: Path, data: str, domain: str | None) -> Target:
     """A domain of the embedded data, root/domain/class/image with a domain named, or root/class/image."""
     description = read_description(model)
     size, classes = description["image_size"], tuple(description["classes"])
-    trial = Trial.from_json(description["about"]["trial"])
     if data == "emoji":
+        trial = trial_of(model)
         dataset = load_dataset(data, image_size=size, strict=trial.strict)
         if dataset.classes != classes:
             raise InputError(f"the model knows the classes {', '.join(classes)}, not those of the emoji data.")
@@ -52,7 +54,7 @@ def find_target(model: Path, data: str, domain: str | None) -> Target:
         return Target(name, dataset.domain(name), indices, True)
     root = Path(data) / domain if domain else Path(data)
     images = load_target(root, classes, image_size=size)
-    return Target(domain or root.name, images, np.arange(len(images)), bool((images.labels >= 0).all()))
+    return Target(domain or root.resolve().name, images, np.arange(len(images)), bool((images.labels >= 0).all()))
 
 
 def compare(
@@ -102,12 +104,13 @@ def write_comparison(
     """Predictions in the stream's order; with labels also the records and the accuracy along the stream."""
     out.mkdir(parents=True, exist_ok=True)
     before, after = outcomes
-    lines = ["image,label,before,after\n"]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["image", "label", "before", "after"])
     classes = adapter.model.task.classes
     for i, y, b, a in zip(after.indices, after.labels, before.predictions, after.predictions):
-        name = str(target.images.names[i]).replace('"', '""')
-        lines.append(f'"{name}",{classes[y] if y >= 0 else ""},{classes[b]},{classes[a]}\n')
-    replace_text(out / "predictions.csv", "".join(lines))
+        writer.writerow([target.images.names[i], classes[y] if y >= 0 else "", classes[b], classes[a]])
+    replace_text(out / "predictions.csv", text.getvalue())
     files = [out / "predictions.csv"]
     if target.labelled:
         for a, outcome in zip((adapt(adapter.model, "source"), adapter), outcomes):
@@ -118,13 +121,22 @@ def write_comparison(
     return files
 
 
+def trial_of(model: Path) -> Trial:
+    try:
+        return Trial.from_json(read_description(model)["about"]["trial"])
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            f"{model / 'model.json'} does not say which trial made the model ({error!r}): train it with itta train."
+        ) from error
+
+
 def record_of(model: Path, adapter: Adapter, target: Target, outcome: Outcome) -> Record:
-    about = read_description(model)["about"]
+    description = read_description(model)
     return Record(
-        Trial.from_json(about["trial"]),
-        about["steps"],
+        trial_of(model),
+        description["about"]["steps"],
         adapter.name,
         {target.name: {"all": outcome.accuracy}},
-        read_description(model)["hparams"],
+        description["hparams"],
         adapter.describe(),
     )

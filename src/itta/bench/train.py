@@ -49,6 +49,7 @@ def train(
     for domain in (*trial.train_domains, *trial.test_domains):
         dataset.domain(domain)
     splits = split(dataset, trial.trial_seed)
+    check_held_out(trial, splits)
     algorithm = build(trial, dataset)
     claim(out, trial)
     progress = restore(out, algorithm, trial)
@@ -58,6 +59,17 @@ def train(
     algorithm.style_bank = source_styles(algorithm, dataset, splits, trial)
     save_model(out, algorithm, trial.backbone, {"trial": trial.to_json(), "steps": progress.step})
     return algorithm.eval()
+
+
+def check_held_out(trial: Trial, splits: dict[str, Split]) -> None:
+    """Refuse a domain too small to measure on."""
+    for domain in (*trial.train_domains, *trial.test_domains):
+        train, held_out = splits[domain]
+        if len(held_out) == 0 or len(train) == 0:
+            raise InputError(
+                f"domain {domain!r} has {len(train) + len(held_out)} images: too few to hold some out and train on the "
+                "rest. Give it at least 5."
+            )
 
 
 def build(trial: Trial, dataset: DomainDataset) -> Algorithm:
@@ -78,16 +90,30 @@ def claim(out: Path, trial: Trial) -> None:
     """Take the directory for this trial; refuse one that holds another."""
     path = out / "trial.json"
     if path.is_file():
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if Trial.from_json(found).key != trial.key:
-            differing = [k for k, v in trial.to_json().items() if found.get(k) != v]
+        found = read_trial(path).to_json()
+        differing = [k for k, v in trial.to_json().items() if found[k] != v]
+        if differing:
             raise InputError(
                 f"{out} holds another trial (it differs in {', '.join(differing)}): choose another --out, or delete it."
             )
-    elif out.exists() and any(out.iterdir()):
+    elif out.exists() and not all(unfinished(file) for file in out.iterdir()):
         raise InputError(f"{out} is not empty and holds no trial: choose another --out.")
     out.mkdir(parents=True, exist_ok=True)
+    for file in filter(unfinished, out.iterdir()):
+        file.unlink()
     replace_text(path, json.dumps(trial.to_json(), indent=2) + "\n")
+
+
+def unfinished(file: Path) -> bool:
+    """Whether a killed run was still writing this file of ours."""
+    return file.match("*.json*.*.tmp") or file.match("*.safetensors.*.tmp")
+
+
+def read_trial(path: Path) -> Trial:
+    try:
+        return Trial.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path} is damaged or not ours ({error!r}): choose another --out, or delete it.") from error
 
 
 def restore(out: Path, algorithm: Algorithm, trial: Trial) -> Progress:

@@ -1,0 +1,32 @@
+import pytest
+from PIL import Image
+
+from itta import records
+from itta.bench.demo import LABELS, METHODS, Settings, run_demo
+
+pytestmark = pytest.mark.slow
+SETTINGS = Settings(seeds=(0, 1), steps=2, batch_size=2)
+
+
+def test_the_demo_writes_what_it_names_and_trains_once(tmp_path):
+    table, files = run_demo(tmp_path, SETTINGS)
+    assert [row[0] for row in table.rows] == list(LABELS.values())
+    assert table.columns == ["method", "seed 0", "seed 1", "mean ± s.e."]
+    assert all("±" in row[-1] for row in table.rows)
+    assert set(files) == {"table", "records", "styles", "stream", "summary"}
+    written = files["table"].read_text(encoding="utf-8")
+    assert all(f"| {name} " in written for name in LABELS.values())
+    for kind in ("styles", "stream", "summary"):
+        with Image.open(files[kind]) as image:
+            image.load()
+            assert min(image.size) > 100
+    found = list(records.read(files["records"]))
+    assert [(r.trial.algorithm, r.adapter) for r in found] == list(LABELS) * 2
+
+    models = [tmp_path / "runs" / f"{m}-{s}" / "model.safetensors" for m in METHODS for s in SETTINGS.seeds]
+    before = [m.stat().st_mtime_ns for m in models]
+    text = files["records"].read_bytes()
+    again, _ = run_demo(tmp_path, SETTINGS, lambda name, step, total: pytest.fail(f"{name} was trained again"))
+    assert again == table
+    assert [m.stat().st_mtime_ns for m in models] == before
+    assert files["records"].read_bytes() == text
