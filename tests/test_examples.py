@@ -29,28 +29,18 @@ def test_own_algorithm(tmp_path):
 
 def test_own_algorithm_from_the_command_line(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    args = [
-        "train",
-        "emoji",
-        "--algorithm",
-        "own_algorithm:SmoothERM",
-        "--target",
-        "noto-mono",
-        "--out",
-        str(tmp_path / "m"),
-    ]
-    assert (
-        main([*args, "--backbone", "small_cnn", "--steps", "2", "--json", "--set", "smoothing=0.2", "batch_size=2"])
-        == 0
-    )
-    adapt = ["adapt", str(tmp_path / "m"), "emoji", "--set", "loss=plain", "--json"]
+    out, method = str(tmp_path / "m"), "own_algorithm:SmoothERM"
+    tiny = ["--backbone", "small_cnn", "--image-size", "16", "--steps", "2", "--json"]
+    train = ["train", "emoji", "--algorithm", method, "--target", "noto-mono", "--out", out, *tiny]
+    assert main([*train, "--set", "smoothing=0.2", "batch_size=2"]) == 0
+    adapt = ["adapt", out, "emoji", "--set", "loss=plain", "--json"]
     assert main(adapt) == 0
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("emoji") / "model"
-    tiny = ["--backbone", "small_cnn", "--weights", "none", "--image-size", "32", "--steps", "2", "--json"]
+    tiny = ["--backbone", "small_cnn", "--weights", "none", "--image-size", "16", "--steps", "2", "--json"]
     assert main(["train", "emoji", "--target", "noto-mono", "--out", str(out), *tiny, "--set", "batch_size=2"]) == 0
     return out
 

@@ -39,6 +39,7 @@ def demo(out: Path = Path("demo-output"), json: bool = False) -> None:
     from itta.bench.demo import Settings as DemoSettings
     from itta.bench.demo import run_demo
 
+    use_threads(1)  # images so small gain nothing from a second one
     with progress_bars(json) as report:
         table, files = run_demo(out, DemoSettings(), report)
     if json:

@@ -34,9 +34,9 @@ WINDOW = 200
 class Settings:
     target: str = "noto-mono"
     seeds: tuple[int, ...] = (0, 1)
-    steps: int = 60
-    batch_size: int = 8  # per source domain
-    lr: float = 2e-4
+    steps: int = 40
+    batch_size: int = 12  # per source domain
+    lr: float = 3e-4
     stream_batch: int = 32
 
 
