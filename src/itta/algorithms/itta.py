@@ -74,7 +74,9 @@ class ITTA(Algorithm):
         self.optimizers["main"].zero_grad()
         (run.main + self.hp.alpha * run.wcont).backward(inputs=self.main_parameters())  # Eq. 2
         self.optimizers["main"].step()
-        return run.logs() | (self.align(self.run(x, y)) if aligns else {})
+        logs = run.logs()
+        del run  # two recorded passes at once would double the activations
+        return logs | (self.align(self.run(x, y)) if aligns else {})
 
     def run(self, x: Tensor, y: Tensor) -> "Run":
         """Both losses of a batch, with the pass recorded for the alignment step."""
@@ -98,6 +100,7 @@ class ITTA(Algorithm):
         aligned, early = self.aligned_parameters(), self.early_parameters()
         cut = [run.cut] if early else []
         head = list(self.head.parameters())
+        self.optimizers["main"].zero_grad()  # last step's gradients would add to the peak
         on_main = grad(run.main, [*aligned, *cut, *head], keep_graph=True)
         on_wcont = grad(run.wcont, [*aligned, *cut], keep_graph=bool(early))
         n = len(aligned)
@@ -107,6 +110,7 @@ class ITTA(Algorithm):
         set_gradients(head, on_main[n + len(cut) :])
 
         g_main, g_wcont = on_main[:n], on_wcont[:n]
+        del on_main, on_wcont  # or the lists would keep alive what v replaces below
         found = alignment(g_main, g_wcont)
         for i, (p, m, w) in enumerate(zip(aligned, g_main, g_wcont)):
             if found is not None:  # v takes the place of g_wcont: θ-sized tensors are what a step's memory is made of

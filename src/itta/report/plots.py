@@ -32,7 +32,7 @@ def draw_styles(grid: Any, images: Mapping[str, np.ndarray], columns: Sequence[s
                 spine.set_color(COLOURS["adapted"] if domain == target else "#dddddd")
                 spine.set_linewidth(1.5 if domain == target else 0.5)
             if i == 0:
-                ax.set_title(columns[j], fontsize=7)
+                ax.set_title(columns[j], fontsize=6)
             if j == 0:
                 label = f"{domain}\n(target)" if domain == target else f"{domain}\n(source)"
                 ax.set_ylabel(label, fontsize=7, rotation=0, ha="right", va="center")
