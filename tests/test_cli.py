@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -124,7 +125,7 @@ def test_missing_classes_are_accepted_on_demand(photos, tmp_path):
         (["--set", "colour=red"], ["'colour'", "lr", "batch_size"]),
         (["--set", "lr=abc"], ["lr", "float", "'abc'"]),
         (["--set", "lr"], ["name=value", "'lr'"]),
-        (["--set", "batch_size=0"], ["batch size 0"]),
+        (["--set", "batch_size=0"], ["got 0", "raise batch_size"]),
         (["--set", "batch_size=2.5"], ["batch_size", "2.5"]),
         (["--set", "align_blocks=some"], ["align_blocks", "all"]),
         (["--steps", "0"], ["--steps", "at least 1"]),
@@ -284,6 +285,44 @@ def test_list_as_json_carries_the_hyper_parameters(capsys):
             assert set(found[kind][name]["hparams"]) == {f.name for f in fields(cls.Hparams)}
     assert main(["list", "adapters", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"adapters"}
+
+
+def test_list_as_json_tells_needs_ranges_and_what_is_a_methods_own(capsys):
+    assert main(["list", "algorithms", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["algorithms"]
+    for name, cls in ALGORITHMS.items():
+        assert found[name]["about"] == cls.paper
+        assert found[name]["needs"] == json.loads(json.dumps(asdict(cls.needs)))
+    assert found["erm"]["hparams"]["lr"] == {
+        "default": 5e-5,
+        "searched": "10^U(-5, -3.5)",
+        "about": "learning rate of Adam",
+        "own": False,
+        "regimes": {"small": {"default": 1e-3, "searched": "10^U(-4.5, -2.5)"}},
+    }
+    own = {name: {h for h, facts in entry["hparams"].items() if facts["own"]} for name, entry in found.items()}
+    assert own["erm"] == set()
+    assert own["irm"] == {"irm_lambda", "irm_penalty_anneal_iters"}
+    assert own["arm"] == {"batch_size", "reference"}  # with a default of its own
+    assert own["itta"] > own["consistency"]
+    assert found["arm"]["hparams"]["batch_size"]["searched"] is None
+
+
+@pytest.mark.parametrize("kind", ["algorithms", "adapters"])
+def test_one_list_shows_needs_and_own_hyper_parameters(kind, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    assert main(["list", kind, "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)[kind]
+    assert main(["list", kind]) == 0
+    printed = capsys.readouterr().out
+    for entry in entries.values():
+        assert entry["about"] in printed
+        assert entry.get("needs_in_words", entry.get("predicts")) in printed
+        for name, facts in entry["hparams"].items():
+            if facts["own"]:
+                assert any(f"- {name}=" in line and (facts["searched"] or "") in line for line in printed.splitlines())
+    assert main(["list"]) == 0
+    assert "one source domain" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("verb", VERBS)

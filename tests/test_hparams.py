@@ -80,6 +80,12 @@ def test_distributions() -> None:
     assert type(choice(1, 2)(r())) is int
 
 
+def test_distributions_are_written() -> None:
+    draws = (uniform(0, 0.5), uniform(0, 5000, whole=True), power(10, -5, -3.5), power(2, 3, 5.5, whole=True))
+    assert [d.text for d in draws] == ["U(0, 0.5)", "int U(0, 5000)", "10^U(-5, -3.5)", "int 2^U(3, 5.5)"]
+    assert choice(0.0, 0.1, 0.5).text == "one of 0.0, 0.1, 0.5"
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithms_hparams_are_documented_and_drawn_alike(name: str) -> None:
     cls = ALGORITHMS[name].Hparams

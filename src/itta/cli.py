@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, fields
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
@@ -267,20 +268,21 @@ def list_(
 ) -> None:
     """Show what there is: training methods, test-time methods, networks, data sets.
 
-    Example: itta list adapters
+    One list also tells what each method needs and its hyper-parameters. Example: itta list adapters
 
     Args:
         what: Which list.
-        json: Print as JSON, hyper-parameters included.
+        json: Print as JSON, shared hyper-parameters included.
     """
-    from itta.bench.catalogue import catalogue
+    from itta.bench.catalogue import catalogue, in_full
 
     chosen = {kind: entries for kind, entries in catalogue().items() if what in (kind, "all")}
     if json:
         print_json(chosen)
         return
     for kind, entries in chosen.items():
-        show(Table(kind, ["name", "what it is"], [[name, entry["about"]] for name, entry in entries.items()]), "left")
+        tell = in_full if what == kind else itemgetter("about")
+        show(Table(kind, ["name", "what it is"], [[name, tell(entry)] for name, entry in entries.items()]), "left")
 
 
 def presets_of(adapter: str, preset: str) -> dict[str, Any]:

@@ -13,27 +13,54 @@ import numpy as np
 from itta.errors import InputError, unknown
 from itta.seeds import derive_seed
 
-Draw = Callable[[np.random.RandomState], Any]
 Regime = Literal["large", "small", "domainnet"]  # 224-pixel sets, 28-pixel sets, DomainNet
 T = TypeVar("T")
 
 
-def uniform(low: float, high: float) -> Draw:
-    return lambda r: r.uniform(low, high)
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """A distribution to search over: call it with a generator to draw, read ``text`` to know what from."""
+
+    text: str
+    draw: Callable[[np.random.RandomState], Any]
+
+    def __call__(self, r: np.random.RandomState) -> Any:
+        return self.draw(r)
+
+
+def uniform(low: float, high: float, whole: bool = False) -> Draw:
+    """U(low, high), cut to a whole number on demand."""
+    return number(f"U({low:g}, {high:g})", lambda r: r.uniform(low, high), whole)
 
 
 def power(base: float, low: float, high: float, whole: bool = False) -> Draw:
-    """base^U(low, high), cut to a whole number on demand."""
-    return lambda r: int(base ** r.uniform(low, high)) if whole else base ** r.uniform(low, high)
+    """base^U(low, high), cut to a whole number on demand.
+
+    >>> power(2, 3, 5.5, whole=True).text
+    'int 2^U(3, 5.5)'
+    """
+    return number(f"{base:g}^U({low:g}, {high:g})", lambda r: base ** r.uniform(low, high), whole)
+
+
+def number(text: str, draw: Callable[[np.random.RandomState], float], whole: bool) -> Draw:
+    return Draw(f"int {text}", lambda r: int(draw(r))) if whole else Draw(text, draw)
 
 
 def choice(*values: Any) -> Draw:
-    return lambda r: r.choice(values).item() if not isinstance(values[0], str) else str(r.choice(values))
+    """One of the values, each as likely as the other."""
+    # .item(): records are JSON, which knows no NumPy values
+    return Draw(f"one of {', '.join(map(str, values))}", lambda r: r.choice(values).item())
 
 
-def hp(default: Any, doc: str, search: Draw | None = None, **regimes: tuple[Any, Draw | None]) -> Any:
-    """Declare a field; ``small=(default, search)`` or ``domainnet=…`` where a regime differs."""
-    return dataclasses.field(default=default, metadata={"doc": doc, "search": search, "regimes": regimes})
+def hp(
+    default: Any, doc: str, search: Draw | None = None, drawn_as: str = "", **regimes: tuple[Any, Draw | None]
+) -> Any:
+    """Declare a field; ``small=(default, search)`` or ``domainnet=…`` where a regime differs.
+
+    ``drawn_as`` is DomainBed's name of it, which seeds the draw, where Python does not allow that name.
+    """
+    metadata = {"doc": doc, "search": search, "drawn_as": drawn_as, "regimes": regimes}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def default(cls: type[T], regime: Regime = "large", **overrides: Any) -> T:
@@ -50,7 +77,8 @@ def sample(cls: type[T], hparams_seed: int, trial_seed: int = 0, regime: Regime 
     values = {}
     for f in fields(cls):
         value, search = f.metadata["regimes"].get(regime, (f.default, f.metadata["search"]))
-        values[f.name] = search(np.random.RandomState(derive_seed(seed, f.name))) if search else value
+        name = f.metadata["drawn_as"] or f.name
+        values[f.name] = search(np.random.RandomState(derive_seed(seed, name))) if search else value
     return override(cls(**values), overrides)
 
 

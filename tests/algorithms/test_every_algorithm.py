@@ -1,17 +1,27 @@
 """Whatever is registered must run, learn, resume and refuse alike."""
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
-from itta.algorithms import ALGORITHMS, Algorithm, find_algorithm
+from itta.algorithms import ALGORITHMS, Algorithm, Task, find_algorithm
 from itta.algorithms.base import Batch
 from itta.errors import InputError
 from itta.nn.optimizer import load_optimizer_tensors, optimizer_tensors
 
 Build = Callable[..., Algorithm]
 Batches = Callable[..., list[Batch]]
+# What each method needs besides lr to learn the toy problem in a few steps
+FAST: dict[str, dict[str, float]] = {
+    "dann": {"lr_g": 3e-3, "lr_d": 3e-3, "lambda_": 0.1},
+    "cdann": {"lr_g": 3e-3, "lr_d": 3e-3, "lambda_": 0.1},
+    "mmd": {"mmd_gamma": 0.1},  # at 1, features of so small a network collapse before they can be told apart
+}
+STEPS = {"dann": 120, "cdann": 120}  # half of them are the discriminator's
+SINGLE = [n for n, a in ALGORITHMS.items() if a.needs.domains == 1]
 
 
 def steps(algorithm: Algorithm, batches: Batches, start: int, stop: int) -> None:
@@ -45,8 +55,8 @@ def test_runs(name: str, dtype: torch.dtype, build: Build, toy_batches: Batches)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_learns(name: str, build: Build, toy_batches: Batches) -> None:
     """Chance is 1/3; new images of both domains."""
-    algorithm = build(name, lr=3e-3)
-    steps(algorithm, toy_batches, 0, 60)
+    algorithm = build(name, lr=3e-3, **FAST.get(name, {}))
+    steps(algorithm, toy_batches, 0, STEPS.get(name, 60))
     algorithm.eval()
     for x, y in toy_batches(10_000, n=60):
         accuracy = (algorithm.predict(x).argmax(1) == y).float().mean()
@@ -83,19 +93,107 @@ def test_predicting_changes_nothing(name: str, build: Build, toy_batches: Batche
     algorithm = build(name, resnet_dropout=0.5).eval()
     before, (x, _) = {k: v.clone() for k, v in algorithm.state_dict().items()}, toy_batches(0)[0]
     assert torch.equal(algorithm.predict(x), algorithm.predict(x))
-    assert torch.equal(algorithm.predict(x), algorithm.head(algorithm.backbone(x)))
+    assert torch.equal(algorithm.predict(x), algorithm.classify(algorithm.backbone(algorithm.inputs(x))))
     assert all(torch.equal(v, before[k]) for k, v in algorithm.state_dict().items())
 
 
-@pytest.mark.parametrize("name", [n for n, a in ALGORITHMS.items() if a.min_batch > 1])
+@pytest.mark.parametrize("name", [n for n, a in ALGORITHMS.items() if a.needs.batch > 1])
 def test_too_few_images(name: str, build: Build, toy_batches: Batches) -> None:
     algorithm = build(name)
     x, y = toy_batches(0)[0]
-    few = ALGORITHMS[name].min_batch - 1
+    few = ALGORITHMS[name].needs.batch - 1
     before = {k: v.clone() for k, v in algorithm.state_dict().items()}
-    with pytest.raises(InputError, match=rf"{name} needs at least {few + 1} images a step, got {few}: raise"):
+    with pytest.raises(InputError, match=rf"{name} needs at least {few + 1} images per step, got {few}: raise"):
         algorithm.update([(x[:few], y[:few])])
     assert all(torch.equal(v, before[k]) for k, v in algorithm.state_dict().items())
+
+
+def one_source(toy: Task) -> Task:
+    return replace(toy, domains=toy.domains[:1])
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_one_source_domain(name: str, build: Build, toy: Task, toy_batches: Batches) -> None:
+    """Every method learns from a single domain, and says how it went about it."""
+    algorithm = build(name, one_source(toy), lr=3e-3, **FAST.get(name, {}))
+    assert algorithm.describe()["single_source"] == ("native" if algorithm.needs.single_source == "native" else "split")
+    steps(algorithm, lambda step: toy_batches(step, n=16)[:1], 0, STEPS.get(name, 60))
+    x, y = toy_batches(10_000, n=60)[0]
+    assert (algorithm.eval().predict(x).argmax(1) == y).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_one_source_domain_as_it_is(name: str, build: Build, toy: Task, toy_batches: Batches) -> None:
+    algorithm = build(name, one_source(toy), single_source="native")
+    assert algorithm.n_domains == 1
+    assert algorithm.describe()["single_source"] == "native"
+    before = algorithm.head.weight.clone()
+    steps(algorithm, lambda step: toy_batches(step)[:1], 0, 2)
+    assert not torch.equal(algorithm.head.weight, before)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - SINGLE))
+def test_one_source_domain_is_refused_where_several_are_needed(name: str, build: Build, toy: Task) -> None:
+    with pytest.raises(InputError, match=rf"{name} needs at least 2 source domains, got 1: set single_source=split"):
+        build(name, one_source(toy), single_source="native")
+
+
+@pytest.mark.parametrize("name", [n for n, a in ALGORITHMS.items() if a.needs.single_source == "split"])
+def test_pseudo_domains(name: str, build: Build, toy: Task, toy_batches: Batches) -> None:
+    """Three, of at least two images each, that hold the batch's images once."""
+    algorithm = build(name, one_source(toy))
+    x, y = toy_batches(0)[0]
+    parts = algorithm.per_domain([(x, y)])
+    assert [len(part) for part, _ in parts] == [3, 3, 2]
+    found = torch.cat([part for part, _ in parts])
+    order = [int((x == image).flatten(1).all(1).nonzero()) for image in found]
+    assert sorted(order) == list(range(8)) != order
+    assert torch.equal(torch.cat([part for _, part in parts]), y[order])
+    with pytest.raises(InputError, match="needs at least 6 images per domain and step, got 5: raise batch_size"):
+        build(name, one_source(toy), batch_size=5)
+    with pytest.raises(InputError, match="built for 2 source domains, got 1"):
+        build(name).per_domain([(x, y)])
+
+
+DEGENERATE: dict[str, Callable[[Batch], Batch]] = {
+    "one image": lambda b: (b[0][:1], b[1][:1]),
+    "one class": lambda b: (b[0], torch.zeros_like(b[1])),
+    "equal images": lambda b: (b[0][:1].expand_as(b[0]).clone(), b[1]),
+    "black images": lambda b: (torch.zeros_like(b[0]), b[1]),
+}
+
+
+@pytest.mark.parametrize("case", DEGENERATE)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_degenerate_batches(name: str, case: str, build: Build, toy_batches: Batches) -> None:
+    """Numbers stay finite, or the batch is refused and nothing has changed."""
+    settings = {"grad_penalty": 1.0} if "dann" in name else {}
+    settings |= {k: 0 for k in ALGORITHMS[name].Hparams.__dataclass_fields__ if k.endswith("penalty_anneal_iters")}
+    algorithm = build(name, lr=1e-3, **settings)
+    if case == "one image" and ALGORITHMS[name].needs.images > 1:
+        with pytest.raises(InputError, match="images per domain and step, got 1: raise batch_size"):
+            algorithm.update([DEGENERATE[case](b) for b in toy_batches(0)])
+        with pytest.raises(InputError, match="images per domain and step, got 1: raise batch_size"):
+            build(name, batch_size=1)
+        return
+    for step in range(4):
+        torch.manual_seed(step)
+        logs = algorithm.update([DEGENERATE[case](b) for b in toy_batches(step)])
+        assert all(math.isfinite(v) for v in logs.values())
+    assert all(torch.isfinite(t).all() for t in algorithm.state_dict().values())
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_needs_are_true(name: str, build: Build, toy_batches: Batches) -> None:
+    """Extra parameters only where extra networks are declared, and batch-dependent predictions likewise."""
+    algorithm = build(name, lr=1e-3)
+    extra = {k.split(".")[0] for k, _ in algorithm.named_parameters()} - {"backbone", "head"}
+    always = [n for n in algorithm.needs.networks if " if " not in n]
+    assert len(extra) == len(always), (extra, always)
+    x, _ = toy_batches(0)[0]
+    algorithm.eval()
+    alone = torch.cat([algorithm.predict(image[None]) for image in x])
+    assert torch.allclose(alone, algorithm.predict(x), atol=1e-5) is not algorithm.needs.batch_prediction
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -92,7 +92,7 @@ class ITTA(Adapter):
         for _ in range(self.hp.steps):
             self.step(z, draw, mixed)
         with torch.no_grad():
-            return self.model.head(self.model.backbone.resume(self.blocks[0], z[: len(x)], self.adapt_block))
+            return self.model.classify(self.model.backbone.resume(self.blocks[0], z[: len(x)], self.adapt_block))
 
     def adapt_block(self, block: str, z: Tensor) -> Tensor:
         return self.theta[block](z) if block in self.theta else z
@@ -101,6 +101,7 @@ class ITTA(Adapter):
     def before_theta(self, x: Tensor, draw: ViewDraw) -> tuple[Tensor, bool]:
         """The output of the first adapted block before its f_Θ, and whether the views have parted by then."""
         backbone, first = self.model.backbone, self.blocks[0]
+        x = self.model.inputs(x)
         if isinstance(draw, MixDraw) and backbone.index(draw.block) < backbone.index(first):
             return backbone.until(first, x, mixing(draw)), True
         return backbone.until(first, x), False

@@ -2,14 +2,39 @@
 
 import importlib
 
+from itta.algorithms.arm import ARM
 from itta.algorithms.base import Algorithm, Task
+from itta.algorithms.cad import CAD, CondCAD
 from itta.algorithms.consistency import Consistency
+from itta.algorithms.coral import CORAL
+from itta.algorithms.dann import CDANN, DANN
 from itta.algorithms.erm import ERM
+from itta.algorithms.feature_critic import FeatureCritic
+from itta.algorithms.fish import Fish
+from itta.algorithms.fishr import Fishr
+from itta.algorithms.groupdro import GroupDRO
+from itta.algorithms.irm import IRM
 from itta.algorithms.itta import ITTA
+from itta.algorithms.metareg import MetaReg
 from itta.algorithms.mixstyle import MixStyle
+from itta.algorithms.mixup import Mixup
+from itta.algorithms.mldg import MLDG
+from itta.algorithms.mmd import MMD
+from itta.algorithms.mtl import MTL
+from itta.algorithms.rsc import RSC
+from itta.algorithms.sagnet import SagNet
+from itta.algorithms.sd import SD
+from itta.algorithms.selfreg import SelfReg
+from itta.algorithms.vrex import VREx
 from itta.errors import InputError, unknown
 
-ALGORITHMS: dict[str, type[Algorithm]] = {a.name: a for a in (ERM, MixStyle, Consistency, ITTA)}
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    a.name: a
+    for a in (
+        ERM, IRM, GroupDRO, Mixup, MLDG, CORAL, MMD, DANN, CDANN, MTL, SagNet, ARM, VREx, RSC, SelfReg, MixStyle, Fish,
+        SD, CAD, CondCAD, Fishr, FeatureCritic, MetaReg, Consistency, ITTA,
+    )
+}  # fmt: skip
 
 
 def find_algorithm(name: str) -> type[Algorithm]:

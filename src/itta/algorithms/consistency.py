@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from itta.algorithms import base
-from itta.algorithms.base import Algorithm, Batch, Logs
+from itta.algorithms.base import Algorithm, Batch, Logs, Needs
 from itta.hparams import hp, power
 from itta.nn.mixstyle import draw_mix
 from itta.nn.views import ViewDraw, draw_noise, two_views
@@ -35,7 +35,7 @@ class Consistency(Algorithm):
     name = "consistency"
     paper = "Chen et al., Improved Test-Time Adaptation for Domain Generalization, CVPR 2023 (without f_w)"
     Hparams = Hparams
-    min_batch = 2
+    needs = Needs(batch=2)
 
     def objective(self, batches: Sequence[Batch]) -> tuple[Tensor, Logs]:
         x, y = self.gather(batches)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from itta.algorithms import consistency
-from itta.algorithms.base import Algorithm, Batch, Logs, Task
+from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
 from itta.algorithms.consistency import draw_view
 from itta.functional.gradients import Alignment, alignment
 from itta.functional.jvp import Tape
@@ -54,7 +54,7 @@ class ITTA(Algorithm):
     name = "itta"
     paper = "Chen et al., Improved Test-Time Adaptation for Domain Generalization, CVPR 2023"
     Hparams = Hparams
-    min_batch = 2
+    needs = Needs(batch=2, networks=("f_w",), second_order="f_w")
 
     step: Tensor
 
@@ -75,6 +75,7 @@ class ITTA(Algorithm):
         (run.main + self.hp.alpha * run.wcont).backward(inputs=self.main_parameters())  # Eq. 2
         self.optimizers["main"].step()
         logs = run.logs()
+        self.optimizers["main"].zero_grad()
         del run  # two recorded passes at once would double the activations
         return logs | (self.align(self.run(x, y)) if aligns else {})
 
@@ -126,8 +127,11 @@ class ITTA(Algorithm):
         g_main = grad(run.main, aligned, keep_graph=True)
         g_wcont = grad(run.wcont, aligned)
         found = alignment(g_main, g_wcont)
-        v = [] if found is None else [found.direction(m, w) for m, w in zip(g_main, g_wcont)]
-        return self.step_w(run, found, v)
+        if found is not None:
+            for i, m in enumerate(g_main):
+                g_wcont[i] = found.direction(m, g_wcont[i])
+        del g_main
+        return self.step_w(run, found, g_wcont)
 
     def step_w(self, run: "Run", found: Alignment | None, v: Sequence[Tensor]) -> Logs:
         """Eq. 5, given v = ∂L_align/∂g_wcont.

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from itta.algorithms import base
-from itta.algorithms.base import Algorithm, Batch, Logs
+from itta.algorithms.base import Algorithm, Batch, Logs, Needs
 from itta.hparams import hp
 from itta.nn.mixstyle import draw_mix, mix_style
 
@@ -32,7 +32,7 @@ class MixStyle(Algorithm):
     name = "mixstyle"
     paper = "Zhou et al., Domain Generalization with MixStyle, ICLR 2021"
     Hparams = Hparams
-    min_batch = 2
+    needs = Needs(batch=2)
 
     def objective(self, batches: Sequence[Batch]) -> tuple[Tensor, Logs]:
         x, y = self.gather(batches)

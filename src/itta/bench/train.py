@@ -197,7 +197,7 @@ def source_styles(algorithm: Algorithm, dataset: DomainDataset, splits: dict[str
     def batches(domain: str) -> Iterator[torch.Tensor]:
         rng = np.random.RandomState(derive_seed(trial.seed, "style bank", domain))
         chosen = rng.permutation(splits[domain].train)[:BANK_IMAGES]
-        return (x for _, x, _ in stream(dataset.domain(domain), chosen, 32))
+        return (algorithm.inputs(x) for _, x, _ in stream(dataset.domain(domain), chosen, 32))
 
     images = {domain: batches(domain) for domain in trial.train_domains}
     return collect_styles(algorithm.backbone, images, algorithm.backbone.block_names[:2])

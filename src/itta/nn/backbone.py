@@ -35,9 +35,22 @@ class Backbone(nn.Module):
     def __init__(self, mean: tuple[float, ...] = IMAGENET_MEAN, std: tuple[float, ...] = IMAGENET_STD) -> None:
         super().__init__()
         self.mean, self.std = mean, std
+        self.in_channels = len(mean)
         self.frozen_bn = False
 
+    def widen(self, extra: int) -> None:
+        """Let the first convolution read more channels; each starts with the filters of a colour, red first."""
+        conv = next(m for m in self.modules() if isinstance(m, nn.Conv2d))
+        self.in_channels += extra
+        conv.in_channels = self.in_channels
+        colours = torch.arange(self.in_channels) % len(self.mean)
+        conv.weight = nn.Parameter(conv.weight.detach()[:, colours].contiguous())
+
     def normalise(self, x: Tensor) -> Tensor:
+        """Subtract the mean of the colours and divide by their deviation; further channels pass as they are."""
+        n = len(self.mean)
+        if x.shape[1] > n:
+            return torch.cat([self.normalise(x[:, :n]), x[:, n:]], 1)
         mean = torch.tensor(self.mean, dtype=x.dtype, device=x.device).view(1, -1, 1, 1)
         std = torch.tensor(self.std, dtype=x.dtype, device=x.device).view(1, -1, 1, 1)
         return (x - mean) / std
@@ -88,7 +101,7 @@ class Backbone(nn.Module):
 
         like = next(self.parameters())
         with torch.no_grad(), evaluating(self):
-            self(torch.zeros(1, 3, image_size, image_size, dtype=like.dtype, device=like.device), note)
+            self(torch.zeros(1, self.in_channels, image_size, image_size, dtype=like.dtype, device=like.device), note)
         return shapes
 
     def freeze_bn(self) -> "Backbone":

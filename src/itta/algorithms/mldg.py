@@ -1,0 +1,87 @@
+"""MLDG. Learning to Generalize: Meta-Learning for Domain Generalization. Li, Yang, Song, Hospedales, AAAI 2018.
+https://arxiv.org/abs/1710.03463
+
+First-order, as in DomainBed: no derivative passes through the inner step, which is one of a fresh Adam, that is, a step
+of size lr along the gradient's sign. Two ways to pair domains: ``ring``, the older one and most likely what the ITTA
+paper ran, in which every domain is trained and tested on once; and ``holdout``, DomainBed's present one. There, the
+number of held-out domains is clipped so that one is left to train on (``reference`` does not clip, and learns nothing
+when none is left). The batches of a pair are cut to the shorter one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
+
+from itta.algorithms import base
+from itta.algorithms.base import Algorithm, Batch, Logs, Needs
+from itta.hparams import choice, hp, power
+
+ADAM_EPS = 1e-8
+Weights = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Hparams(base.Hparams):
+    mldg_beta: float = hp(1.0, "weight of the loss after the inner step", power(10, -1, 1))
+    n_meta_test: int = hp(2, "held-out domains a step, for mldg_pairs=holdout", choice(1, 2))
+    mldg_pairs: Literal["ring", "holdout"] = hp("ring", "which domains are trained and which tested on in a step")
+    reference: bool = hp(False, "hold out n_meta_test domains even if none is left, as DomainBed does")
+
+
+class MLDG(Algorithm):
+    """For each pair (i, j) of a domain to train on and one to test on:
+
+    θ' = θ − lr·g/(|g| + ε), g = ∇L_i(θ) + decay·θ;   θ steps along (1/S)·Σ_pairs ∇L_i(θ) + β·∇L_j(θ').
+    """
+
+    name = "mldg"
+    paper = "Li et al., Learning to Generalize: Meta-Learning for Domain Generalization, AAAI 2018"
+    Hparams = Hparams
+    needs = Needs(domains=2, single_source="split")
+
+    def update(self, batches: Sequence[Batch]) -> Logs:
+        batches = self.per_domain(batches)
+        theta = dict(self.named_parameters())
+        inner = {k: torch.empty_like(p, requires_grad=True) for k, p in theta.items()}  # θ', filled for every pair anew
+        self.optimizers["main"].zero_grad()
+        loss = 0.0
+        for i, j in self.pairs(torch.randperm(len(batches)).tolist()):
+            n = min(len(batches[i][0]), len(batches[j][0]))
+            train_loss, g_train = self.gradient(theta, batches[i], n)
+            for k, p in theta.items():
+                self.inner_step(p, g_train[k], out=inner[k])
+            test_loss, g_test = self.gradient(inner, batches[j], n)
+            for k, p in theta.items():
+                g = g_train[k].add_(g_test[k], alpha=self.hp.mldg_beta)
+                p.grad = g if p.grad is None else p.grad.add_(g)
+            loss += (train_loss + self.hp.mldg_beta * test_loss) / len(batches)
+        for p in theta.values():
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad.div_(len(batches))
+        self.optimizers["main"].step()
+        return {"loss": loss}
+
+    def pairs(self, order: Sequence[int]) -> list[tuple[int, int]]:
+        """(train, test) domains of a step, given a permutation of all."""
+        if self.hp.mldg_pairs == "ring":
+            return list(zip(order, [*order[1:], order[0]]))
+        m = self.hp.n_meta_test if self.hp.reference else min(self.hp.n_meta_test, len(order) - 1)
+        train, test = order[: max(len(order) - m, 0)], order[-m:]
+        return [(i, test[k % len(test)]) for k, i in enumerate(train)]
+
+    def gradient(self, theta: Weights, batch: Batch, n: int) -> tuple[float, Weights]:
+        """The loss of a domain's first n images at θ, and its gradient."""
+        x, y = batch[0][:n], batch[1][:n]
+        loss = F.cross_entropy(functional_call(self, dict(theta), (x,)), y)
+        return loss.item(), dict(zip(theta, torch.autograd.grad(loss, list(theta.values()))))
+
+    @torch.no_grad()
+    def inner_step(self, p: Tensor, g: Tensor, out: Tensor) -> None:
+        """The first step of a fresh Adam from p, into ``out``."""
+        if self.hp.weight_decay:
+            g = g.add(p, alpha=self.hp.weight_decay)
+        torch.addcdiv(p, g, torch.abs(g, out=out).add_(ADAM_EPS), value=-self.hp.lr, out=out)

@@ -1,0 +1,96 @@
+"""SelfReg. SelfReg: Self-supervised Contrastive Regularization for Domain Generalization.
+Kim, Park, Kim, Lee, ICCV 2021. https://arxiv.org/abs/2104.09841
+
+DomainBed's form, without the authors' weight averaging and curriculum. The projector is random and never learns there
+(``selfreg_train_projector`` lets it), though its batch normalisation is live. The older form, possibly what the ITTA
+paper ran, has no projector and one term: ``selfreg_variant=features``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from itta.algorithms import base
+from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
+from itta.hparams import hp
+from itta.nn.mixstyle import draw_beta
+
+
+@dataclass(frozen=True)
+class Hparams(base.Hparams):
+    selfreg_variant: Literal["full", "features"] = hp("full", "features: CE + 0.3·MSE(z, z_a) alone")
+    selfreg_train_projector: bool = hp(False, "let the projector learn")
+
+
+class SelfRegDraw(NamedTuple):
+    a: Tensor  # [N], partners of the same class
+    b: Tensor
+    lam: Tensor  # a number
+
+
+class SelfReg(Algorithm):
+    """With partners a, b of the same class, projections v = h(z), λ ~ Beta(½, ½) and κ = min(CE, 1), a constant:
+
+    min CE(o, y) + κ·{λ·[MSE(o, o_a) + 0.3·MSE(z, v_a)]
+                      + (1−λ)·[MSE(o, λo_a + (1−λ)o_b) + 0.3·MSE(z, λv_a + (1−λ)v_b)]}.
+    """
+
+    name = "selfreg"
+    paper = "Kim et al., SelfReg: Self-supervised Contrastive Regularization for Domain Generalization, ICCV 2021"
+    Hparams = Hparams
+    needs = Needs(batch=2, networks=("projector",))
+
+    def __init__(self, task: Task, hp: Any) -> None:
+        super().__init__(task, hp)
+        if hp.selfreg_variant == "features":
+            return
+        self.projector = projector(self.backbone.dim).requires_grad_(hp.selfreg_train_projector)
+        learned = [p for p in self.parameters() if p.requires_grad]
+        self.add_optimizer("main", learned, hp.lr, hp.weight_decay)
+
+    def objective(self, batches: Sequence[Batch]) -> tuple[Tensor, Logs]:
+        x, y = self.gather(batches)
+        draw = draw_selfreg(y)
+        z = self.features(x)
+        logits = self.classify(z)
+        loss = F.cross_entropy(logits, y)
+        if self.hp.selfreg_variant == "features":
+            loss = loss + 0.3 * F.mse_loss(z, z[draw.a])
+            return loss, {"loss": loss.item()}
+        v, lam = self.projector(z), float(draw.lam)
+        one = F.mse_loss(logits, logits[draw.a]) + 0.3 * F.mse_loss(z, v[draw.a])
+        two = F.mse_loss(logits, blend(logits, draw)) + 0.3 * F.mse_loss(z, blend(v, draw))
+        loss = loss + min(loss.item(), 1.0) * (lam * one + (1 - lam) * two)
+        return loss, {"loss": loss.item()}
+
+
+def draw_selfreg(y: Tensor) -> SelfRegDraw:
+    """Two partners of its own class for each image (itself, if it is alone), and λ."""
+    return SelfRegDraw(permute_within(y), permute_within(y), draw_beta(1, 0.5)[0])
+
+
+def permute_within(y: Tensor) -> Tensor:
+    """A permutation that moves each entry to a place of its own class."""
+    shuffled = torch.randperm(len(y), device=y.device)
+    by_class = shuffled[y[shuffled].argsort(stable=True)]
+    partner = torch.empty_like(by_class)
+    partner[y.argsort(stable=True)] = by_class
+    return partner
+
+
+def blend(values: Tensor, draw: SelfRegDraw) -> Tensor:
+    return draw.lam.item() * values[draw.a] + (1 - draw.lam.item()) * values[draw.b]
+
+
+def projector(dim: int) -> nn.Sequential:
+    """h: three linear layers, each with batch normalisation."""
+    width = dim if dim == 2048 else 2 * dim
+    return nn.Sequential(
+        nn.Linear(dim, width), nn.BatchNorm1d(width), nn.ReLU(),
+        nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU(),
+        nn.Linear(width, dim), nn.BatchNorm1d(dim),
+    )  # fmt: skip

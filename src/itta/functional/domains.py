@@ -1,0 +1,30 @@
+"""One pass over all domains together, then a number for each of them."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def domain_means(values: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The mean of each domain's entries, [S]; domains lie one after another.
+
+    >>> domain_means(torch.tensor([1.0, 3.0, 5.0]), [2, 1])
+    tensor([2., 5.])
+    """
+    return torch.stack([part.mean() for part in values.split(list(sizes))])
+
+
+def domain_risks(logits: Tensor, y: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The cross-entropy of each domain, [S]."""
+    return domain_means(F.cross_entropy(logits, y, reduction="none"), sizes)
+
+
+def domain_labels(sizes: Sequence[int], device: torch.device) -> Tensor:
+    """Which domain each image comes from, [N].
+
+    >>> domain_labels([2, 1], torch.device("cpu"))
+    tensor([0, 0, 1])
+    """
+    return torch.arange(len(sizes), device=device).repeat_interleave(torch.tensor(sizes, device=device))

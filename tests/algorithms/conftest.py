@@ -1,0 +1,106 @@
+"""What the oracle tests share: three updates of a method, beside the same three computed naively in float64."""
+
+import copy
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from itta.algorithms import Algorithm, Task
+from itta.algorithms.base import Batch
+from itta.nn.small_cnn import SmallCNN
+
+Naive = Callable[[Algorithm, list[Batch], SimpleNamespace], dict[str, float]]
+TOLERANCE = 1e-9
+
+
+class NaiveAdam:
+    """Adam written out, one tensor after another."""
+
+    def __init__(self, lr: float, weight_decay: float = 0.0, betas: tuple[float, float] = (0.9, 0.999)) -> None:
+        self.lr, self.weight_decay, self.betas = lr, weight_decay, betas
+        self.restart()
+
+    def restart(self) -> None:
+        self.state: dict[int, tuple[Tensor, Tensor, int]] = {}
+
+    @torch.no_grad()
+    def step(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        a, b = self.betas
+        for p, g in zip(parameters, gradients, strict=True):
+            g = g + self.weight_decay * p
+            m, v, t = self.state.get(id(p), (torch.zeros_like(p), torch.zeros_like(p), 0))
+            m, v, t = a * m + (1 - a) * g, b * v + (1 - b) * g**2, t + 1
+            self.state[id(p)] = m, v, t
+            p -= self.lr * (m / (1 - a**t)) / ((v / (1 - b**t)).sqrt() + 1e-8)
+
+
+@pytest.fixture
+def naive_adam() -> type[NaiveAdam]:
+    return NaiveAdam
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """The mean over images, term by term."""
+    return torch.stack([row.exp().sum().log() - row[label] for row, label in zip(logits, y)]).mean()
+
+
+@pytest.fixture(name="cross_entropy")
+def cross_entropy_fixture() -> Callable[[Tensor, Tensor], Tensor]:
+    return cross_entropy
+
+
+def random_batches(step: int, sizes: Sequence[int], n_classes: int) -> list[Batch]:
+    """Double-precision images of as many domains as there are sizes, each with a tint of its own."""
+    g = torch.Generator().manual_seed(1000 + step)
+    tints = [torch.rand(3, 1, 1, generator=g, dtype=torch.double) for _ in sizes]
+    return [
+        (torch.rand(n, 3, 16, 16, generator=g, dtype=torch.double) * tint, torch.randint(n_classes, (n,), generator=g))
+        for n, tint in zip(sizes, tints)
+    ]
+
+
+@pytest.fixture
+def against(build: Callable[..., Algorithm]) -> Callable[..., SimpleNamespace]:
+    """(name, naive, predict, sizes, steps, settings): run a method and its naive form side by side and compare.
+
+    ``naive(model, batches, state)`` makes one update of its own copy of the model and returns the logs it expects;
+    ``state`` is an empty namespace that lives from step to step. Both see the same random numbers.
+    """
+
+    def run(
+        name: str,
+        naive: Naive,
+        predict: Callable[[Algorithm, Tensor], Tensor] = lambda model, x: model.head(model.backbone(x)),
+        sizes: Sequence[int] = (6, 6, 6),
+        steps: int = 3,
+        **settings: Any,
+    ) -> SimpleNamespace:
+        task = Task(("a", "b", "c"), tuple(f"domain {i}" for i in range(len(sizes))), 16, lambda: SmallCNN(width=8))
+        algorithm = build(name, task, **({"lr": 1e-2, "weight_decay": 1e-2} | settings)).double()
+        model = copy.deepcopy(algorithm, memo={id(algorithm.optimizers): {}})
+        before = [p.clone() for p in algorithm.backbone.parameters()]
+        state = SimpleNamespace()
+        for step in range(steps):
+            batches = random_batches(step, sizes, 3)
+            torch.manual_seed(step)
+            got = algorithm.update(batches)
+            torch.manual_seed(step)
+            expected = naive(model, batches, state)
+            assert got.keys() == expected.keys()
+            for key, value in expected.items():
+                assert got[key] == pytest.approx(value, rel=TOLERANCE, abs=TOLERANCE), (step, key)
+        x = torch.cat([x for x, _ in random_batches(steps, sizes, 3)])
+        with torch.no_grad():
+            algorithm.eval(), model.eval()
+            torch.manual_seed(0)
+            logits = algorithm.predict(x)
+            torch.manual_seed(0)
+            torch.testing.assert_close(logits, predict(model, x), rtol=TOLERANCE, atol=TOLERANCE)
+        assert any(not torch.equal(p, q) for p, q in zip(before, algorithm.backbone.parameters()))
+        return SimpleNamespace(algorithm=algorithm, model=model, state=state)
+
+    return run

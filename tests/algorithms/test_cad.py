@@ -1,0 +1,157 @@
+"""CAD and CondCAD against their formulas: sums of exponentials, image by image."""
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from itta.algorithms import Algorithm, Task
+from itta.algorithms.base import Batch, cut_at_random
+from itta.nn.small_cnn import SmallCNN
+
+NAMES = ("cad", "condcad")
+FLAGS = {"is_flipped": True, "is_normalized": False, "is_project": False, "reference": False, "temperature": 0.1}
+
+
+def share(
+    i: int, similar: Tensor, y: list[int], domain: list[int], conditional: bool, flags: dict[str, Any]
+) -> Tensor | None:
+    """The chosen images' part of image i's sum of e^s_ij; none if either is empty, or no other has i's label."""
+    partners = [j for j in range(len(y)) if j != i and y[j] == y[i]]
+    others = partners if conditional else [j for j in range(len(y)) if j != i]
+    chosen = [j for j in others if (domain[j] != domain[i]) == flags["is_flipped"]]
+    itself = flags["reference"] and not flags["is_flipped"] and not conditional  # with e^0
+    if not (partners and others and (chosen or itself)):
+        return None
+    return (similar[chosen].sum() + (1 if itself else 0)) / similar[others].sum()
+
+
+def bottleneck(u: Tensor, y: list[int], domain: list[int], conditional: bool, flags: dict[str, Any]) -> Tensor:
+    if flags["is_normalized"]:
+        u = torch.stack([row / row.square().sum().sqrt() for row in u])
+    temperature = flags["temperature"]
+    shares = [share(i, (u @ u[i] / temperature).exp(), y, domain, conditional, flags) for i in range(len(y))]
+    valid = [p for p in shares if p is not None]
+    if not valid:
+        return torch.zeros((), dtype=torch.double)
+    sign = -1 if flags["is_flipped"] else 1
+    return sum(sign * temperature / 0.07 * p.log() for p in valid) / len(valid)
+
+
+@pytest.fixture
+def check(against: Callable[..., Any], naive_adam: Any, cross_entropy: Any) -> Callable[..., SimpleNamespace]:
+    """(name, sizes, flags): three updates of CAD or CondCAD and of their formula."""
+
+    def run(name: str, sizes: tuple[int, ...], **given: Any) -> SimpleNamespace:
+        flags = FLAGS | given
+
+        def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
+            if not hasattr(state, "adam"):
+                state.adam, state.bottlenecks = naive_adam(1e-2, 1e-2), []
+            if len(batches) == 1 and flags.get("single_source") != "native":
+                batches = cut_at_random(batches[0])
+            domain = [e for e, (_, y) in enumerate(batches) for _ in y]
+            z = torch.cat([model.backbone(x) for x, _ in batches])
+            y = torch.cat([y for _, y in batches])
+            risk = cross_entropy(model.head(z), y)
+            u = model.project(z) if flags["is_project"] else z
+            b = bottleneck(u, y.tolist(), domain, name == "condcad", flags)
+            state.bottlenecks.append(b.item())
+            loss = risk + 0.3 * b
+            parameters = list(model.parameters())
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            moved = [(p, g) for p, g in zip(parameters, gradients) if g is not None]
+            state.adam.step([p for p, _ in moved], [g for _, g in moved])
+            return {"loss": loss.item(), "clf_loss": risk.item(), "bn_loss": b.item()}
+
+        return against(name, naive, sizes=sizes, lmbda=0.3, **flags)
+
+    return run
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("flipped", "reference"), [(True, False), (True, True), (False, False), (False, True)])
+@pytest.mark.parametrize("sizes", [(6, 5, 4), (2, 1, 1)])
+def test_three_updates(name: str, flipped: bool, reference: bool, sizes: tuple[int, ...], check: Any) -> None:
+    """The smaller batches hold images without a partner."""
+    done = check(name, sizes, is_flipped=flipped, reference=reference)
+    assert any(done.state.bottlenecks)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("flipped", "normalized", "project"), [(True, True, False), (False, False, True), (True, True, True)]
+)
+def test_what_is_compared(name: str, flipped: bool, normalized: bool, project: bool, check: Any) -> None:
+    flags = {"is_flipped": flipped, "is_normalized": normalized, "is_project": project, "temperature": 0.05}
+    done = check(name, (6, 5, 4), **flags)
+    if project:
+        shapes = [tuple(p.shape) for p in done.algorithm.project.parameters()]
+        assert shapes == [(16, 16), (16,), (128, 16), (128,)]
+        for p, q in zip(done.algorithm.project.parameters(), done.model.project.parameters()):
+            torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_domain_cut_in_three(name: str, check: Any) -> None:
+    assert all(check(name, (10,)).state.bottlenecks)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_domain_as_it_is_gives_erm(
+    name: str, build: Callable[..., Algorithm], toy_batches: Callable[..., list[Batch]]
+) -> None:
+    task = Task(("across", "down", "chequer"), ("warm",), 16, lambda: SmallCNN(width=8))
+    settings = {"lr": 1e-2, "weight_decay": 1e-2, "single_source": "native"}
+    cad, erm = build(name, task, **settings).double(), build("erm", task, **settings).double()
+    for step in range(3):
+        x, y = toy_batches(step)[0]
+        assert cad.update([(x.double(), y)])["bn_loss"] == 0
+        erm.update([(x.double(), y)])
+    for p, q in zip(cad.parameters(), erm.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("flipped", [True, False])
+@pytest.mark.parametrize("case", ["one image each", "one class", "all classes differ", "equal images"])
+def test_degenerate_batches(
+    name: str, flipped: bool, case: str, build: Callable[..., Algorithm], toy_batches: Callable[..., list[Batch]]
+) -> None:
+    algorithm = build(name, is_flipped=flipped, is_normalized=True)
+    (x, y), (x_other, y_other) = toy_batches(0, n=3)
+    batches = {
+        "one image each": [(x[:1], y[:1]), (x_other[:1], y[:1])],
+        "one class": [(x, torch.zeros_like(y)), (x_other, torch.zeros_like(y))],
+        "all classes differ": [(x[:2], torch.tensor([0, 1])), (x_other[:1], torch.tensor([2]))],
+        "equal images": [(x[:1].expand(3, -1, -1, -1), y), (x[:1].expand(3, -1, -1, -1), y_other)],
+    }[case]
+    for _ in range(2):
+        logs = algorithm.update(batches)
+        assert all(math.isfinite(v) for v in logs.values())
+        if case in ("one image each", "all classes differ"):
+            assert logs["bn_loss"] == 0
+    assert all(p.isfinite().all() for p in algorithm.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_large_similarities(name: str, build: Callable[..., Algorithm]) -> None:
+    """The exponentials would overflow; their logarithm tends to the greatest similarity."""
+    algorithm = build(name, temperature=0.05)
+    g = torch.Generator().manual_seed(0)
+    z = torch.randn(8, 5, generator=g, dtype=torch.double)
+    s = (1e5 * z @ z.T).requires_grad_()
+    y, domain = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1]), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    expected = []
+    for i in range(8):
+        others = [j for j in range(8) if j != i and (name == "cad" or y[j] == y[i])]
+        across = [j for j in others if domain[j] != domain[i]]
+        expected.append(max(s[i, j].item() for j in others) - max(s[i, j].item() for j in across))
+    got = algorithm.bottleneck(s, y, domain)
+    assert got.item() == pytest.approx(0.05 / 0.07 * sum(expected) / 8, rel=1e-9)
+    (gradient,) = torch.autograd.grad(got, s)
+    assert gradient.isfinite().all()

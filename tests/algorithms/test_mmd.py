@@ -1,0 +1,87 @@
+"""MMD against its formula: one pass per domain, the kernel image by image."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from itta.algorithms import Algorithm, Task
+from itta.algorithms.base import Batch
+
+
+def cut(batch: Batch) -> list[Batch]:
+    """Three pseudo-domains, the first ones longer by an image if need be."""
+    (x, y), order, start, parts = batch, torch.randperm(len(batch[0])), 0, []
+    for k in range(3):
+        chosen = order[start : start + len(x) // 3 + (k < len(x) % 3)].tolist()
+        parts.append((x[chosen], y[chosen]))
+        start += len(chosen)
+    return parts
+
+
+def mean_kernel(a: Tensor, b: Tensor, reference: bool) -> Tensor:
+    """Over all pairs of images, an image with itself included."""
+    total = torch.zeros((), dtype=a.dtype)
+    for u in a:
+        for v in b:
+            expanded = ((u * u).sum() + (v * v).sum() - 2 * (u * v).sum()).clamp(min=1e-30)
+            distance = expanded if reference else ((u - v) ** 2).sum()
+            total = total + sum(torch.exp(-(10.0**k) * distance) for k in range(-3, 4))
+    return total / (len(a) * len(b))
+
+
+@pytest.mark.parametrize("reference", [False, True])
+@pytest.mark.parametrize(("sizes", "gamma"), [((4, 3, 2), 1.0), ((3, 3), 10.0), ((8,), 0.1)])
+def test_three_updates(
+    sizes: Sequence[int],
+    gamma: float,
+    reference: bool,
+    against: Callable[..., Any],
+    naive_adam: Any,
+    cross_entropy: Any,
+) -> None:
+    def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
+        if not hasattr(state, "adam"):
+            state.adam = naive_adam(1e-2, 1e-2)
+        batches = cut(batches[0]) if len(batches) == 1 else batches
+        parameters = [*model.backbone.parameters(), *model.head.parameters()]
+        z = [model.backbone(x) for x, _ in batches]
+        risk = sum(cross_entropy(model.head(part), y) for part, (_, y) in zip(z, batches)) / len(batches)
+        penalty = torch.zeros(())
+        for i in range(len(z)):
+            for j in range(i):
+                own = mean_kernel(z[i], z[i], reference) + mean_kernel(z[j], z[j], reference)
+                pair = own - 2 * mean_kernel(z[i], z[j], reference)
+                penalty = penalty + pair / math.comb(len(z), 2)
+        state.adam.step(parameters, torch.autograd.grad(risk + gamma * penalty, parameters))
+        return {"loss": risk.item(), "penalty": penalty.item()}
+
+    against("mmd", naive, sizes=sizes, mmd_gamma=gamma, reference=reference)
+
+
+@pytest.mark.parametrize("reference", [False, True])
+@pytest.mark.parametrize("n", [1, 4])
+def test_equal_images_have_no_distance(
+    n: int, reference: bool, build: Callable[..., Algorithm], toy_batches: Callable[..., list[Batch]]
+) -> None:
+    algorithm, (x, y) = build("mmd", reference=reference).double(), toy_batches(0)[0]
+    logs = algorithm.update([(x[:1].repeat(n, 1, 1, 1).double(), y[:1].repeat(n))] * 2)
+    assert logs["penalty"] == pytest.approx(0, abs=1e-9)
+    assert all(p.isfinite().all() for p in algorithm.parameters())
+
+
+def test_one_domain_as_it_is_is_erm(
+    toy: Task, build: Callable[..., Algorithm], toy_batches: Callable[..., list[Batch]]
+) -> None:
+    task = replace(toy, domains=("warm",))
+    erm, same = build("erm", task, lr=1e-2).double(), build("mmd", task, lr=1e-2, single_source="native").double()
+    for step in range(3):
+        x, y = toy_batches(step)[0]
+        assert same.update([(x.double(), y)]) == pytest.approx(erm.update([(x.double(), y)]) | {"penalty": 0.0})
+    for p, q in zip(same.parameters(), erm.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-12)

@@ -1,0 +1,229 @@
+"""Rebuild docs/algorithms from the code of the training methods: `python tools/build_docs.py --check`.
+
+One page for each registered method, from its docstrings, needs and hyper-parameters, and an index that compares them.
+What a step costs is counted, not declared: every method takes a few steps on a small network while the images that pass
+its convolutions are counted. Takes ten seconds.
+"""
+
+import argparse
+import inspect
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from itta.algorithms import ALGORITHMS, Algorithm, Task
+from itta.algorithms.base import Batch
+from itta.bench.catalogue import catalogue, hparams, short
+from itta.hparams import default
+from itta.nn import BACKBONES
+from itta.nn.small_cnn import SmallCNN
+
+PAGES = Path(__file__).resolve().parents[1] / "docs/algorithms"
+DOMAINS = ("a", "b", "c")
+CLASSES = tuple("1234567")  # as many as PACS has
+IMAGES = 6  # per domain and step
+SIZE = 8
+STEPS = 12  # even, since DANN alternates; in so many, ITTA's coin falls on both sides equally often
+
+GENERATED = "<!-- Written by tools/build_docs.py: edit the method's file, then run `make docs`. -->"
+INDEX = """\
+# Training methods
+
+{generated}
+
+{methods}
+
+## Cost and needs
+
+{costs}
+
+- **forward, backward**: images that pass a convolution of the backbone in a step, as a mean over its convolutions, in
+  units of ERM's. Counted on `small_cnn`, which has four, with {n_domains} source domains and default settings, over
+  the first {steps} steps. A Jacobian-vector product counts as the forward convolutions it consists of; backward counts
+  where the gradient of the weights is computed. Other networks, and work on feature vectors, are not counted.
+- **more parameters** than ERM has, with ResNet-18 (512 features), {n_classes} classes, {n_domains} source domains and
+  default settings. Some serve in training only, and some never learn: the method's page tells.
+- **second order**: what is differentiated twice.
+- **by batch**: a prediction depends on the other images of its batch.
+- **one source**: how the method learns from one source domain. native: as from several; split: each batch is cut at
+  random into three pseudo-domains; shuffle: images are paired within the batch. `single_source=native` turns both off.
+
+## Shared hyper-parameters
+
+{shared}
+
+Set any with `itta train … --set name=value`; `itta train … --hparams-seed 1` draws all from their ranges. In brackets,
+where DomainBed has others for 28-pixel data sets (small) or for DomainNet: the argument `regime` of `itta.hparams`.
+"""
+PAGE = """\
+# {name}
+
+{generated}
+
+{about}
+
+```text
+{equations}
+```
+
+**Needs**: {needs}.
+
+## Hyper-parameters
+
+{own}[Shared with other methods](README.md#shared-hyper-parameters): {shared}.
+
+Code: [`{source}`](../../{source}). [All methods](README.md).
+"""
+
+
+class ConvolutionCount(TorchDispatchMode):
+    """Count the images that pass the backbone's convolutions, forward and backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images = Counter[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.convolution.default:
+            self.count("forward", *args[:2])
+        elif func is torch.ops.aten.convolution_backward.default and args[-1][1]:  # the weight's gradient is wanted
+            self.count("backward", *args[1:3])
+        return func(*args, **(kwargs or {}))
+
+    def count(self, kind: str, x: Tensor, weight: Tensor) -> None:
+        # By their size: a weight may be a copy or a tangent of the backbone's, and ARM's context network has others.
+        if weight.shape[2:] == (3, 3):
+            self.images[kind] += len(x)
+
+
+def make_batches(step: int) -> list[Batch]:
+    torch.manual_seed(step)
+    return [(torch.rand(IMAGES, 3, SIZE, SIZE), torch.randint(len(CLASSES), (IMAGES,))) for _ in DOMAINS]
+
+
+def count_images(cls: type[Algorithm]) -> Counter[str]:
+    """Count over the first steps of a method."""
+    # Not narrower: groups of one channel are normalised alike, which leaves ITTA no style to mix after the first block.
+    task = Task(CLASSES, DOMAINS, SIZE, lambda: SmallCNN(width=16))
+    torch.manual_seed(0)
+    algorithm = cls(task, default(cls.Hparams, batch_size=IMAGES)).train()
+    with ConvolutionCount() as counted:
+        for step in range(STEPS):
+            batches = make_batches(step)
+            torch.manual_seed(step)
+            algorithm.update(batches)
+    return counted.images
+
+
+def count_parameters(cls: type[Algorithm]) -> int:
+    """Count the parameters of a method around a ResNet-18, without allocating them."""
+    with torch.device("meta"):
+        algorithm = cls(Task(CLASSES, DOMAINS, 224, BACKBONES["resnet18"]), default(cls.Hparams))
+    return sum(p.numel() for p in algorithm.parameters())
+
+
+def compare_costs() -> str:
+    """Write the table of what each method costs beside ERM."""
+    images = {name: count_images(cls) for name, cls in ALGORITHMS.items()}
+    parameters = {name: count_parameters(cls) for name, cls in ALGORITHMS.items()}
+    rows = []
+    for name, cls in ALGORITHMS.items():
+        ratios = [f"{images[name][kind] / images['erm'][kind]:.1f}" for kind in ("forward", "backward")]
+        needs = cls.needs
+        extra = f"{parameters[name] - parameters['erm']:,}"
+        by_batch = "yes" if needs.batch_prediction else ""
+        rows.append([link(name), *ratios, extra, needs.second_order, by_batch, needs.single_source])
+    columns = ("", "forward", "backward", "more parameters", "second order", "by batch", "one source")
+    return table(columns, rows, right=(1, 2, 3))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    rule = ["---:" if i in right else "---" for i in range(len(columns))]
+    escaped = [[text.replace("|", "\\|") for text in row] for row in rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [columns, rule, *escaped])
+
+
+def link(name: str) -> str:
+    return f"[{name}]({name}.md)"
+
+
+def hparams_table(facts: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = [[f"`{name}`", by_regime(h, "default"), by_regime(h, "searched"), h["about"]] for name, h in facts.items()]
+    return table(["name", "default", "searched", "meaning"], rows)
+
+
+def by_regime(hparam: Mapping[str, Any], key: str) -> str:
+    """Write the value for large images, and in brackets where another regime differs."""
+    others = {regime: h[key] for regime, h in hparam["regimes"].items() if h[key] != hparam[key]}
+    said = "; ".join(f"{regime}: {cell(value)}" for regime, value in others.items())
+    return cell(hparam[key]) + (f" ({said})" if said else "")
+
+
+def cell(value: Any) -> str:
+    return "–" if value is None else short(value)
+
+
+def write_page(name: str, cls: type[Algorithm], entry: Mapping[str, Any]) -> str:
+    """Write the page of a method."""
+    own = {name: h for name, h in entry["hparams"].items() if h["own"]}
+    return PAGE.format(
+        name=name,
+        generated=GENERATED,
+        about=inspect.getdoc(inspect.getmodule(cls)),
+        equations=inspect.cleandoc(cls.__doc__ or ""),
+        needs=entry["needs_in_words"],
+        own=hparams_table(own) + "\n\n" if own else "",
+        shared=", ".join(f"`{name}`" for name in entry["hparams"] if name not in own),
+        source=f"src/{cls.__module__.replace('.', '/')}.py",
+    )
+
+
+def build() -> dict[str, str]:
+    """Write every page: file name -> text."""
+    entries = catalogue()["algorithms"]
+    index = INDEX.format(
+        generated=GENERATED,
+        methods=table(["method", "paper"], [[link(name), entry["about"]] for name, entry in entries.items()]),
+        costs=compare_costs(),
+        steps=STEPS,
+        n_classes=len(CLASSES),
+        n_domains=len(DOMAINS),
+        shared=hparams_table(hparams(Algorithm.Hparams)),
+    )
+    pages = {f"{name}.md": write_page(name, cls, entries[name]) for name, cls in ALGORITHMS.items()}
+    return {"README.md": index, **pages}
+
+
+def stale(pages: Mapping[str, str], out: Path) -> list[str]:
+    """Name the pages in a folder that are not, or no longer, what they should be."""
+    found = {path.name: path.read_text(encoding="utf-8") for path in out.glob("*.md")}
+    return sorted(name for name in pages.keys() | found.keys() if pages.get(name) != found.get(name))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=PAGES, help="folder of the pages")
+    parser.add_argument("--check", action="store_true", help="write nothing, compare with --out, exit 1 if it differs")
+    args = parser.parse_args()
+    pages = build()
+    outdated = stale(pages, args.out)
+    for name in outdated:
+        print(f"{args.out / name}: {'STALE' if args.check else 'written' if name in pages else 'removed'}")
+    if args.check:
+        sys.exit(1 if outdated else 0)
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name in outdated:
+        if name in pages:
+            (args.out / name).write_text(pages[name], encoding="utf-8")
+        else:
+            (args.out / name).unlink()
+
+
+if __name__ == "__main__":
+    main()
