@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from itta.algorithms import ALGORITHMS
+
 ROOT = Path(__file__).parents[1]
 TINY = ("--backbone", "small_cnn", "--image-size", "16", "--batch", "4", "--rounds", "1", "--threads", "1")
 STEPS = (
@@ -15,6 +17,13 @@ STEPS = (
     "itta double backward shared",
 )  # fmt: skip
 ADAPTS = ("source", "itta", "itta channel", "itta last", "itta 2 steps", "itta 3 steps", "itta episodic")
+
+KINDS = {
+    "dann": {"dann generator", "dann discriminator"},
+    "cdann": {"cdann generator", "cdann discriminator"},
+    "metareg": {"metareg meta", "metareg final"},
+}
+METHODS = set().union(*(KINDS.get(name, {name}) for name in ALGORITHMS))
 
 
 @pytest.fixture
@@ -42,6 +51,7 @@ def run(load, monkeypatch):
     [
         ("step_cost", ["--cosine"], {*STEPS, *(f"{s} memory" for s in STEPS), "itta last cosine"}),
         ("adapt_cost", [], {*ADAPTS, *(f"{a} flops" for a in ADAPTS)}),
+        ("methods_cost", ["--domains", "2"], METHODS),
     ],
 )
 def test_json_is_one_object_of_ratios(name, flags, expected):
@@ -55,7 +65,7 @@ def test_json_is_one_object_of_ratios(name, flags, expected):
         assert set(entry) == {"ratio", "spread"}
         assert entry["ratio"] > 0
         assert entry["spread"] >= 0
-    base = {"step_cost": "consistency", "adapt_cost": "source"}[name]
+    base = {"step_cost": "consistency", "adapt_cost": "source", "methods_cost": "erm"}[name]
     assert found[base] == {"ratio": 1.0, "spread": 0.0}
 
 

@@ -174,6 +174,12 @@ def test_bad_adaptation_flags_are_told_in_one_line(flags, told, models, drawn, t
     assert not (tmp_path / "out").exists()
 
 
+def test_an_unknown_target_domain_lists_the_domains(models, drawn, fails):
+    said = fails("adapt", models["itta"], drawn, "--domain", "dusk")
+    assert "unknown domain 'dusk'" in said
+    assert all(folder.name in said for folder in drawn.iterdir())
+
+
 def test_a_class_the_model_does_not_know(models, photos, fails):
     (photos / "night" / "down").rename(photos / "night" / "round")
     said = fails("adapt", models["itta"], photos / "night")

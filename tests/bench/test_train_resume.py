@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from itta import records
+from itta.bench.train import alone
 from itta.cli import main
 
 # Each run dies at its n-th write to the disk, be it before a file is safe or before it gets its name. Forks of one
@@ -141,6 +142,15 @@ def test_a_directory_keeps_the_trial_it_holds(flags, named, photos, tmp_path, ca
     assert printed.count("\n") == 1
     assert named in printed
     assert contents(out) == before
+
+
+def test_a_directory_in_use_is_left_alone(photos, tmp_path, capsys):
+    out = tmp_path / "run"
+    with alone(out):
+        assert main(command(photos, out, "erm", 5)) == 2
+        assert f"another process is training into {out}" in capsys.readouterr().err
+        assert not (out / "trial.json").exists()
+    assert main(command(photos, out, "erm", 5)) == 0
 
 
 def test_a_directory_of_something_else_is_left_alone(photos, tmp_path, capsys):

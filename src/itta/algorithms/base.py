@@ -154,7 +154,8 @@ class Algorithm(nn.Module):
             batches = cut_at_random(batches[0])
         if len(batches) != self.n_domains:
             raise InputError(f"{self.name} was built for {self.n_domains} source domains, got {len(batches)} batches.")
-        self.check_images("domain and step", min(len(x) for x, _ in batches), self.needs.images)
+        least = max(self.needs.images, 2 if self.splits else 1)
+        self.check_images("domain and step", min(len(x) for x, _ in batches), least)
         return list(batches)
 
     @property

@@ -1,8 +1,8 @@
 """CAD and CondCAD. Optimal Representations for Covariate Shift. Ruan, Dubois, Maddison, ICLR 2022.
 https://arxiv.org/abs/2201.00057
 
-DomainBed's form, in log space. Differences: ``is_project``, which crashes there, works; and without ``is_flipped`` an
-image is not compared with itself (``reference`` does so, with similarity 0).
+DomainBed's form, in log space. Differences: ``is_project``, which crashes there, works; and CAD without ``is_flipped``
+does not compare an image with itself (``reference`` does so, with similarity 0).
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Hparams(base.Hparams):
     is_normalized: bool = hp(False, "compare directions of the features only")
     is_project: bool = hp(False, "compare a projection of the features, d → d → 128")
     is_flipped: bool = hp(True, "raise the share of other domains, instead of lowering that of one's own")
-    reference: bool = hp(False, "without is_flipped, count an image as its own neighbour, as DomainBed does")
+    reference: bool = hp(False, "CAD without is_flipped: count an image as its own neighbour, as DomainBed does")
 
 
 class CAD(Algorithm):
@@ -73,7 +73,7 @@ class CAD(Algorithm):
         others = same_label & ~itself if self.conditional else ~itself
         chosen = others & (~same_domain if self.hp.is_flipped else same_domain)
         numerator = s
-        if self.hp.reference and not self.hp.is_flipped:
+        if self.hp.reference and not (self.hp.is_flipped or self.conditional):
             chosen, numerator = chosen | itself, s.masked_fill(itself, 0.0)
         has_partner = chosen if self.conditional else same_label & ~itself
         valid = has_partner.any(1) & chosen.any(1) & others.any(1)

@@ -92,14 +92,17 @@ class FeatureCritic(Algorithm):
         self, test: Batch, g_main: Sequence[Tensor], g_critic: Sequence[Tensor]
     ) -> tuple[float, Sequence[Tensor]]:
         """J and v = ∂J/∂θ_new."""
-        names = [f"backbone.{name}" for name, _ in self.backbone.named_parameters()]
-        x, y = test
         with torch.no_grad():
             theta = [p.sub(m, alpha=self.hp.lr) for p, m in zip(self.backbone.parameters(), g_main)]
-            old = F.cross_entropy(functional_call(self, dict(zip(names, theta)), (x,)), y)
+            old = self.loss_at(theta, test)
             for p, c in zip(theta, g_critic):
                 p.sub_(c, alpha=self.hp.lr)
         theta = [p.requires_grad_() for p in theta]
-        new = F.cross_entropy(functional_call(self, dict(zip(names, theta)), (x,)), y)
-        meta = -self.hp.critic_scale * torch.tanh(old - new)
+        meta = -self.hp.critic_scale * torch.tanh(old - self.loss_at(theta, test))
         return meta.item(), torch.autograd.grad(meta, theta)
+
+    def loss_at(self, theta: Sequence[Tensor], test: Batch) -> Tensor:
+        """CE_V at other weights of the backbone; statistics of live batch normalisation stay as they are."""
+        names = [name for name, _ in self.backbone.named_parameters(prefix="backbone")]
+        statistics = {name: b.clone() for name, b in self.named_buffers()}
+        return F.cross_entropy(functional_call(self, {**dict(zip(names, theta)), **statistics}, (test[0],)), test[1])

@@ -2,7 +2,7 @@
 Sagawa, Koh, Hashimoto, Liang, ICLR 2020. https://arxiv.org/abs/1911.08731
 
 The paper's tables call it GroupGRO. All domains share one pass; the weights q are updated in log space, where no loss
-is too large for them, and are part of the model's state from the start.
+overflows, and are part of the model's state from the start.
 """
 
 from collections.abc import Sequence

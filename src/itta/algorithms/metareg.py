@@ -3,9 +3,10 @@ Balaji, Sankaranarayanan, Chellappa, NeurIPS 2018.
 
 The authors published no code, and the sizes of their steps are not known to us: this follows the method, with settings
 of our own. In the first metareg_steps the regulariser is learned, beside one head for each domain; then backbone and
-head start anew and learn with it. Differences: steps of the network are Adam's on the sum of the domains' losses; the
-inner steps reuse one batch of features, computed once; φ starts small and is kept from becoming negative, since a
-negative one would drive weights outward without end. Until the second phase, predictions use the mean of the heads.
+head start anew and learn with it. Differences: steps of the network are Adam's on the sum of the domains' losses; φ's
+step reads the features of the same pass, taken before the network moves, where the paper steps first and draws fresh
+batches; φ starts small and is kept from becoming negative, since a negative one would drive weights outward without
+end. Until the second phase, predictions use the mean of the heads.
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ when none is left). The batches of a pair are cut to the shorter one.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 from itta.algorithms import base
-from itta.algorithms.base import Algorithm, Batch, Logs, Needs
+from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
+from itta.errors import InputError
 from itta.hparams import choice, hp, power
 
 ADAM_EPS = 1e-8
@@ -43,6 +44,11 @@ class MLDG(Algorithm):
     paper = "Li et al., Learning to Generalize: Meta-Learning for Domain Generalization, AAAI 2018"
     Hparams = Hparams
     needs = Needs(domains=2, single_source="split")
+
+    def __init__(self, task: Task, hp: Any) -> None:
+        super().__init__(task, hp)
+        if hp.n_meta_test < 1:
+            raise InputError(f"n_meta_test must be at least 1, got {hp.n_meta_test}.")
 
     def update(self, batches: Sequence[Batch]) -> Logs:
         batches = self.per_domain(batches)

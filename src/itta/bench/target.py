@@ -17,7 +17,7 @@ from itta.bench.evaluate import Outcome, evaluate
 from itta.data import load_dataset
 from itta.data.dataset import Images, target_indices
 from itta.data.folder import load_target
-from itta.errors import InputError
+from itta.errors import InputError, unknown
 from itta.records import Record, replace_text
 from itta.report.plots import plot_stream
 from itta.report.tables import percent
@@ -53,6 +53,8 @@ def find_target(model: Path, data: str, domain: str | None) -> Target:
         indices = target_indices(dataset, name, trial.trial_seed) if name in dataset.domains else np.arange(0)
         return Target(name, dataset.domain(name), indices, True)
     root = Path(data) / domain if domain else Path(data)
+    if domain and Path(data).is_dir() and not root.is_dir():
+        raise unknown("domain", domain, sorted(f.name for f in Path(data).iterdir() if f.is_dir()))
     images = load_target(root, classes, image_size=size)
     return Target(domain or root.resolve().name, images, np.arange(len(images)), bool((images.labels >= 0).all()))
 

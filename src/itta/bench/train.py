@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from itta.trial import Trial
 
 CHECKPOINT_SECONDS = 60.0
 BANK_IMAGES = 64  # per source domain
+LOCK = ".lock"
 Report = Callable[[int, dict[str, float]], None]
 
 
@@ -51,14 +53,34 @@ def train(
     splits = split(dataset, trial.trial_seed)
     check_held_out(trial, splits)
     algorithm = build(trial, dataset)
-    claim(out, trial)
-    progress = restore(out, algorithm, trial)
     loader = TrainLoader(dataset, splits, trial.train_domains, algorithm.hp.batch_size, trial.seed, trial.augment)
-    with interruptible() as asked_to_stop:
+    with alone(out), interruptible() as asked_to_stop:
+        claim(out, trial)
+        progress = restore(out, algorithm, trial)
         learn(trial, algorithm, loader, dataset, splits, progress, out, eval_every, report, asked_to_stop)
-    algorithm.style_bank = source_styles(algorithm, dataset, splits, trial)
-    save_model(out, algorithm, trial.backbone, {"trial": trial.to_json(), "steps": progress.step})
+        algorithm.style_bank = source_styles(algorithm, dataset, splits, trial)
+        save_model(out, algorithm, trial.backbone, {"trial": trial.to_json(), "steps": progress.step})
     return algorithm.eval()
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Keep other processes out of a directory; the system lets go of it however this one ends."""
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / LOCK, "w") as file:
+        try:
+            lock(file)
+        except OSError:
+            raise InputError(f"another process is training into {out}: wait for it, or choose another --out.") from None
+        yield
+
+
+def lock(file: IO[str]) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such locks
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def check_held_out(trial: Trial, splits: dict[str, Split]) -> None:
@@ -96,9 +118,9 @@ def claim(out: Path, trial: Trial) -> None:
             raise InputError(
                 f"{out} holds another trial (it differs in {', '.join(differing)}): choose another --out, or delete it."
             )
-    elif out.exists() and not all(unfinished(file) for file in out.iterdir()):
+    elif not all(unfinished(file) or file.name == LOCK for file in out.iterdir()):
+        (out / LOCK).unlink()  # it is not our directory
         raise InputError(f"{out} is not empty and holds no trial: choose another --out.")
-    out.mkdir(parents=True, exist_ok=True)
     for file in filter(unfinished, out.iterdir()):
         file.unlink()
     replace_text(path, json.dumps(trial.to_json(), indent=2) + "\n")
