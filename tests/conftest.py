@@ -1,14 +1,17 @@
 """What many tests share: a toy task that a small network learns in seconds, and batches of it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from itta.adapters import ADAPTERS
 from itta.algorithms import ALGORITHMS, Algorithm, Task
 from itta.algorithms.base import Batch
 from itta.hparams import default
+from itta.nn.backbone import Backbone
 from itta.nn.small_cnn import SmallCNN
 from itta.nn.style_bank import collect_styles
 
@@ -27,6 +30,22 @@ def draw_batch(domain: str, n: int, generator: torch.Generator) -> Batch:
     shape = patterns[y].roll((shift, shift), (1, 2))[:, None]  # [B, 1, S, S]
     tint = torch.tensor(TINTS[domain])[None, :, None, None]
     return (0.8 * shape * tint + 0.2 * torch.rand(n, 3, SIZE, SIZE, generator=generator)).clamp(0, 1), y
+
+
+class TinyBN(Backbone):
+    """Four convolutions with batch normalisation, which `SmallCNN` has not."""
+
+    block_names = ("block1", "block2", "block3", "block4")
+    dim = 16
+
+    def __init__(self) -> None:
+        super().__init__(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+        for name, n_in, stride in zip(self.block_names, (3, 16, 16, 16), (1, 2, 1, 2)):
+            conv = nn.Conv2d(n_in, 16, 3, stride, padding=1, bias=False)
+            setattr(self, name, nn.Sequential(conv, nn.BatchNorm2d(16), nn.ReLU()))
+
+    def stem(self, x: Tensor) -> Tensor:
+        return x
 
 
 @pytest.fixture
@@ -58,16 +77,30 @@ def build(toy: Task) -> Callable[..., Algorithm]:
 
 
 @pytest.fixture
-def trained(build: Callable[..., Algorithm], toy_batches: Callable[..., list[Batch]]) -> Callable[..., Algorithm]:
+def trained(
+    toy: Task, build: Callable[..., Algorithm], toy_batches: Callable[..., list[Batch]]
+) -> Callable[..., Algorithm]:
     """(name, settings) -> that algorithm after a few steps, with a style bank, as training leaves it."""
 
-    def make(name: str = "itta", steps: int = 5, **settings: object) -> Algorithm:
-        algorithm = build(name, **({"lr": 1e-3} | settings))
+    def make(name: str = "itta", steps: int = 5, batch_norm: bool = False, **settings: object) -> Algorithm:
+        task = replace(toy, make_backbone=TinyBN) if batch_norm else toy
+        algorithm = build(name, task, **({"lr": 1e-3} | settings))
         for step in range(steps):
             torch.manual_seed(step)
             algorithm.update(toy_batches(step))
         images: dict[str, list[Tensor]] = {d: [x] for d, (x, _) in zip(TINTS, toy_batches(100))}
         algorithm.style_bank = collect_styles(algorithm.backbone, images, algorithm.backbone.block_names[:2])
         return algorithm.eval()
+
+    return make
+
+
+@pytest.fixture
+def trained_for(trained: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
+    """(adapter) -> a trained model that has what the adapter needs."""
+
+    def make(adapter: str, **settings: object) -> Algorithm:
+        needs = ADAPTERS[adapter].needs
+        return trained(needs.training or "erm", batch_norm=needs.batch_norm, **settings)
 
     return make

@@ -194,8 +194,8 @@ def test_emoji_for_a_model_of_something_else(models, fails):
 def test_a_model_without_a_learned_loss_names_the_cure(models, drawn, fails):
     said = fails("adapt", models["erm"], drawn / "night")
     assert "--algorithm itta" in said
-    assert "loss=plain" in said
-    assert main(["adapt", str(models["erm"]), str(drawn / "night"), "--set", "loss=plain", "--json"]) == 0
+    assert "objective=plain" in said
+    assert main(["adapt", str(models["erm"]), str(drawn / "night"), "--set", "objective=plain", "--json"]) == 0
 
 
 @pytest.mark.parametrize("where", ["folder", "domain"])
@@ -270,7 +270,7 @@ def test_training_prints_a_table_and_the_next_command(drawn, tmp_path, capsys):
         assert any(domain in line and role in line for line in printed.out.splitlines())
     next_command = f"itta adapt {tmp_path / 'run'} {drawn} --domain night"
     assert next_command in printed.out
-    assert main(next_command.split()[1:] + ["--set", "loss=plain"]) == 0
+    assert main(next_command.split()[1:] + ["--set", "objective=plain"]) == 0
 
 
 def test_list_shows_every_registered_name(capsys):

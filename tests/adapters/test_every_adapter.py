@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from itta.adapters import ADAPTERS, Adapter, adapt, find_adapter
+from itta.adapters.gradient import GradientAdapter
 from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
 from itta.errors import InputError
@@ -36,9 +37,9 @@ def same_state(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 @pytest.mark.parametrize("name", ADAPTERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_shapes(name: str, dtype: torch.dtype, trained: Trained, stream: list[Tensor]) -> None:
-    adapter = adapt(trained().to(dtype), name)
-    for x in (stream[0], stream[1][:5], stream[2][:1]):
+def test_shapes(name: str, dtype: torch.dtype, trained_for: Trained, stream: list[Tensor]) -> None:
+    adapter = adapt(trained_for(name).to(dtype), name)
+    for x in (stream[0], stream[1][:5], stream[2][: ADAPTERS[name].needs.batch]):
         logits = adapter(x.to(dtype))
         assert logits.shape == (len(x), 3)
         assert logits.dtype == dtype
@@ -48,8 +49,8 @@ def test_shapes(name: str, dtype: torch.dtype, trained: Trained, stream: list[Te
 
 @pytest.mark.parametrize("name", ADAPTERS)
 @pytest.mark.parametrize("training", [True, False])
-def test_the_trained_model_is_left_alone(name: str, training: bool, trained: Trained, stream: list[Tensor]) -> None:
-    model = trained().train(training)
+def test_the_trained_model_is_left_alone(name: str, training: bool, trained_for: Trained, stream: list[Tensor]) -> None:
+    model = trained_for(name).train(training)
     tensors = {k: v.clone() for k, v in model.state_dict().items()}
     moments = {n: {k: v.clone() for k, v in optimizer_tensors(o).items()} for n, o in model.optimizers.items()}
     gradients = {k: None if p.grad is None else p.grad.clone() for k, p in model.named_parameters()}
@@ -66,8 +67,8 @@ def test_the_trained_model_is_left_alone(name: str, training: bool, trained: Tra
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_reset_restores_exactly(name: str, trained: Trained, stream: list[Tensor]) -> None:
-    adapter = adapt(trained(), name)
+def test_reset_restores_exactly(name: str, trained_for: Trained, stream: list[Tensor]) -> None:
+    adapter = adapt(trained_for(name), name)
     start = adapter.state_dict()
     first = run(adapter, stream)
     adapter.reset()
@@ -76,8 +77,8 @@ def test_reset_restores_exactly(name: str, trained: Trained, stream: list[Tensor
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_the_same_seed_gives_the_same_stream(name: str, trained: Trained, stream: list[Tensor]) -> None:
-    model = trained()
+def test_the_same_seed_gives_the_same_stream(name: str, trained_for: Trained, stream: list[Tensor]) -> None:
+    model = trained_for(name)
     first = run(adapt(model, name), stream)
     torch.manual_seed(99)
     assert equal(run(adapt(model, name), stream), first)
@@ -86,9 +87,9 @@ def test_the_same_seed_gives_the_same_stream(name: str, trained: Trained, stream
 @pytest.mark.parametrize("name", ADAPTERS)
 @pytest.mark.parametrize("switch", [torch.no_grad, torch.inference_mode])
 def test_a_caller_without_gradients(
-    name: str, switch: Callable[[], Any], trained: Trained, stream: list[Tensor]
+    name: str, switch: Callable[[], Any], trained_for: Trained, stream: list[Tensor]
 ) -> None:
-    model = trained()
+    model = trained_for(name)
     expected, adapter = run(adapt(model, name), stream), adapt(model, name)
     with switch():
         got = run(adapter, [x.clone() for x in stream])
@@ -96,8 +97,8 @@ def test_a_caller_without_gradients(
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_the_state_goes_on_elsewhere(name: str, trained: Trained, stream: list[Tensor]) -> None:
-    model = trained()
+def test_the_state_goes_on_elsewhere(name: str, trained_for: Trained, stream: list[Tensor]) -> None:
+    model = trained_for(name)
     adapter, other = adapt(model, name), adapt(model, name)
     run(adapter, stream[:2])
     saved = adapter.state_dict()
@@ -120,8 +121,10 @@ BAD: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", ADAPTERS)
 @pytest.mark.parametrize("bad", BAD)
-def test_bad_input_is_refused_and_leaves_no_trace(name: str, bad: str, trained: Trained, stream: list[Tensor]) -> None:
-    adapter = adapt(trained(), name)
+def test_bad_input_is_refused_and_leaves_no_trace(
+    name: str, bad: str, trained_for: Trained, stream: list[Tensor]
+) -> None:
+    adapter = adapt(trained_for(name), name)
     run(adapter, stream[:1])
     before = {k: v.clone() for k, v in adapter.state_dict().items()}
     expected = "image 1 of the batch has NaN" if bad in ("NaN", "infinite") else r"expected a batch of RGB images"
@@ -131,12 +134,43 @@ def test_bad_input_is_refused_and_leaves_no_trace(name: str, bad: str, trained: 
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_is_described(name: str, trained: Trained) -> None:
-    adapter = adapt(trained(steps=0), name)
+def test_is_described(name: str, trained_for: Trained) -> None:
+    adapter = adapt(trained_for(name, steps=0), name)
     assert adapter.name == name
     assert len(adapter.paper) > 10
     assert adapter.predicts in ("before", "after")
+    assert adapter.needs.changes
     assert isinstance(adapter.describe(), dict)
+
+
+@pytest.mark.parametrize("name", [n for n, a in ADAPTERS.items() if issubclass(a, GradientAdapter)])
+def test_only_the_scope_moves(name: str, trained_for: Trained, stream: list[Tensor]) -> None:
+    """What is in scope moves, all else keeps its bits, and no gradient is computed for it."""
+    adapter = adapt(trained_for(name), name, lr=1e-2)
+    before = {k: v.clone() for k, v in adapter.model.state_dict().items()}
+    for x in stream:
+        adapter(x)
+    moved = {k for k, v in adapter.model.state_dict().items() if not torch.equal(v, before[k])}
+    assert moved <= adapter.moving.keys()
+    assert any(not torch.equal(p, adapter.start[k]) for k, p in adapter.moving.items())
+    fixed = [p for k, p in adapter.model.named_parameters() if k not in adapter.moving]
+    assert all(p.grad is None and not p.requires_grad for p in fixed)
+
+
+@pytest.mark.parametrize("name", [n for n, a in ADAPTERS.items() if a.needs.batch_norm])
+def test_without_batch_normalisation(name: str, trained: Trained) -> None:
+    with pytest.raises(InputError, match=f"{name} adapts batch normalisation, and this model's backbone has none"):
+        adapt(trained("erm", steps=0), name)
+
+
+@pytest.mark.parametrize("name", [n for n, a in ADAPTERS.items() if a.needs.batch > 1])
+def test_too_small_a_batch(name: str, trained_for: Trained, stream: list[Tensor]) -> None:
+    adapter = adapt(trained_for(name), name)
+    before = {k: v.clone() for k, v in adapter.state_dict().items()}
+    least = adapter.needs.batch
+    with pytest.raises(InputError, match=rf"{name} needs at least {least} images at a time, got {least - 1}"):
+        adapter(stream[0][: least - 1])
+    assert same_state(adapter.state_dict(), before)
 
 
 def test_source_is_the_model(trained: Trained, stream: list[Tensor]) -> None:

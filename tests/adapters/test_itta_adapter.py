@@ -95,7 +95,7 @@ class Naive:
 
     def loss(self, x: Tensor, draw: MixDraw) -> Tensor:
         h = self.features(x, None) - self.features(x, draw)
-        if self.hp.loss == "plain":
+        if self.hp.objective == "plain":
             return (h**2).mean()
         h = h if self.model.hp.difference == "z-z'" else -h
         return (naive_stack(self.model.f_w.weight, self.model.f_w.bias, h, identity=False) ** 2).mean()
@@ -128,7 +128,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "per channel": {"per": "channel"},
     "depth 1": {"depth": 1},
     "sgd": {"optimizer": "sgd", "lr": 1.0},
-    "plain": {"loss": "plain"},
+    "plain": {"objective": "plain"},
 }
 
 
@@ -342,15 +342,15 @@ def test_wrong_settings(trained: Trained) -> None:
         adapt(trained(steps=0), "itta", steps=0)
     with pytest.raises(InputError, match="depth of at least 1"):
         adapt(trained(steps=0), "itta", depth=0)
-    with pytest.raises(InputError, match="loss: 'entropy'.*learned, plain"):
-        adapt(trained(steps=0), "itta", loss="entropy")
+    with pytest.raises(InputError, match="objective: 'colour'.*learned, plain, entropy, rotation"):
+        adapt(trained(steps=0), "itta", objective="colour")
 
 
 def test_a_model_without_f_w(trained: Trained, stream: list[Tensor]) -> None:
     model = trained("erm")
-    with pytest.raises(InputError, match=r"'erm' has no learned loss f_w.*loss=plain"):
+    with pytest.raises(InputError, match=r"'erm' has no learned loss f_w.*objective=plain"):
         adapt(model, "itta")
-    adapter = adapt(model, "itta", loss="plain", lr=1e-2)
+    adapter = adapt(model, "itta", objective="plain", lr=1e-2)
     with torch.no_grad():
         assert not torch.equal(adapter(stream[0]), model.predict(stream[0]))
 

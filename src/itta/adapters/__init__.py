@@ -5,11 +5,12 @@ from typing import Any
 from itta.adapters.base import Adapter
 from itta.adapters.itta import ITTA
 from itta.adapters.source import Source
+from itta.adapters.tent import Tent
 from itta.algorithms.base import Algorithm
 from itta.errors import unknown
 from itta.hparams import default
 
-ADAPTERS: dict[str, type[Adapter]] = {a.name: a for a in (Source, ITTA)}
+ADAPTERS: dict[str, type[Adapter]] = {a.name: a for a in (Source, Tent, ITTA)}
 
 
 def find_adapter(name: str) -> type[Adapter]:

@@ -6,9 +6,21 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from itta.algorithms.base import Algorithm
 from itta.errors import InputError
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an adapter asks of the model and of the stream, and what it changes."""
+
+    batch_norm: bool = False  # the backbone must have batch normalisation
+    batch: int = 1  # images at a time, at the least
+    source: str = ""  # what it takes along from the source data, beside the weights
+    training: str = ""  # the algorithm whose training it builds on
+    changes: str = "nothing"  # what moves
 
 
 @dataclass(frozen=True)
@@ -26,9 +38,14 @@ class Adapter:
     name: ClassVar[str]
     paper: ClassVar[str]
     Hparams: ClassVar[type[Any]] = Hparams
+    needs: ClassVar[Needs] = Needs()
     predicts: ClassVar[str]  # "before" or "after" its update on the same batch
 
     def __init__(self, trained: Algorithm, hp: Any) -> None:
+        if self.needs.batch_norm and not any(isinstance(m, BatchNorm) for m in trained.backbone.modules()):
+            raise InputError(
+                f"{self.name} adapts batch normalisation, and this model's backbone has none: choose another adapter."
+            )
         self.model, self.hp = frozen_copy(trained), hp
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -48,6 +65,14 @@ class Adapter:
     def describe(self) -> dict[str, Any]:
         """The settings as plain values."""
         return asdict(self.hp)
+
+    def check(self, x: Tensor) -> None:
+        """Refuse a batch that is not of images, not finite, or too small."""
+        check_images(x)
+        if len(x) < self.needs.batch:
+            raise InputError(
+                f"{self.name} needs at least {self.needs.batch} images at a time, got {len(x)}: send larger batches."
+            )
 
 
 def frozen_copy(trained: Algorithm) -> Algorithm:

@@ -2,7 +2,8 @@
 Chen, Zhang, Song, Shan, Liu, CVPR 2023. https://arxiv.org/abs/2304.04494
 
 After each block of the trained backbone stands an adaptive block f_Θ that starts as the identity. For each unlabelled
-batch only Θ steps, on the learned consistency loss, and then the batch is predicted with the new Θ (Alg. 2).
+batch only Θ steps, on the learned consistency loss, and then the batch is predicted with the new Θ (Alg. 2). The
+paper's ablations are settings: what is minimised (``objective``) and what moves (``scope``).
 What differs from the paper and its released code: docs/deviations.md.
 """
 
@@ -10,31 +11,36 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from itta.adapters.base import Adapter, check_images
-from itta.algorithms.base import Algorithm
+from itta.adapters import gradient
+from itta.adapters.base import Needs, check_images
+from itta.adapters.gradient import GradientAdapter
+from itta.adapters.scopes import head, norm_affine, whole_backbone
 from itta.errors import InputError
+from itta.functional.entropy import entropy
 from itta.hparams import hp
 from itta.nn.affine_stack import AffineStack, channel_shape
+from itta.nn.backbone import After
 from itta.nn.mixstyle import MixDraw, draw_mix
-from itta.nn.optimizer import load_optimizer_tensors, optimizer_tensors, with_prefix, without_prefix
 from itta.nn.views import ViewDraw, draw_noise, mixing, two_views
 
 
 @dataclass(frozen=True)
-class Hparams:
+class Hparams(gradient.Hparams):
     lr: float = hp(1e-4, "learning rate of Θ")
-    steps: int = hp(1, "updates per batch")
-    episodic: bool = hp(False, "start every batch from the identity, instead of carrying Θ along the stream")
+    objective: Literal["learned", "plain", "entropy", "rotation"] = hp(
+        "learned", "mean(f_w(z − z')²); mean((z − z')²); entropy of the predictions; which way the images were turned"
+    )
+    scope: Literal["blocks", "norm", "all", "head"] = hp(
+        "blocks", "what moves: Θ; the backbone's normalisation weights and biases; all of the backbone; the head"
+    )
     blocks: tuple[str, ...] = hp((), "the blocks that get an f_Θ; none named means all")
     depth: int = hp(5, "layers of each f_Θ")
     per: Literal["pixel", "channel"] = hp("pixel", "one entry of Θ per pixel, as in the paper, or per channel")
-    loss: Literal["learned", "plain"] = hp("learned", "mean(f_w(z − z')²), or mean((z − z')²) without f_w")
-    optimizer: Literal["adam", "sgd"] = hp("adam", "adam as released, sgd as the paper's text says")
     loss_scale: float = hp(1.0, "factor of the loss; the release's 1e-6 makes its step vanish")
     bank_below: int = hp(8, "batches smaller than this mix with the model's style bank instead of each other")
-    seed: int = hp(0, "seed of the views")
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -43,89 +49,127 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-class ITTA(Adapter):
+class ITTA(GradientAdapter):
     """z, z' = f_Θ(f_θ(x)) block by block, z' with its style mixed after one of the first two blocks;
 
     Θ ← step on mean(f_w(z − z')²); predict f_φ(z) with the new Θ.
 
-    What lies before the first f_Θ runs once per batch and without gradients; the prediction runs one view.
+    What lies before the first parameter that moves runs once per batch and without gradients; the prediction runs one
+    view.
     """
 
     name = "itta"
     paper = "Chen et al., Improved Test-Time Adaptation for Domain Generalization, CVPR 2023"
     Hparams = Hparams
+    needs = Needs(source="style bank, for small batches", training="itta", changes="added blocks Θ")
     predicts = "after"
 
-    def __init__(self, trained: Algorithm, hp: Any) -> None:
-        super().__init__(trained, hp)
-        if hp.steps < 1:
-            raise InputError(f"steps must be at least 1, got {hp.steps}.")
-        if hp.loss == "learned" and not hasattr(trained, "f_w"):
-            raise InputError(
-                f"a model trained with {trained.name!r} has no learned loss f_w: train with --algorithm itta, "
-                "or adapt with the setting loss=plain."
-            )
+    def scope(self) -> dict[str, nn.Parameter]:
+        self.check_objective()
         self.f_w: nn.Module = getattr(self.model, "f_w", nn.Identity())
+        self.rotation_logits: Any = getattr(self.model, "rotation_logits", None)
         backbone = self.model.backbone
-        self.blocks = tuple(sorted(hp.blocks or backbone.block_names, key=backbone.index))
         self.mix_blocks = backbone.block_names[:2]
-        self.reset()
-
-    def reset(self) -> None:
-        hp, like = self.hp, next(self.model.parameters())
-        shapes = self.model.backbone.block_shapes(self.model.task.image_size)
-        if hp.per == "channel":
+        self.blocks = tuple(sorted(self.hp.blocks or backbone.block_names, key=backbone.index))
+        self.theta = nn.ModuleDict()
+        if self.hp.scope == "norm":
+            return norm_affine(self.model)
+        if self.hp.scope == "all":
+            return whole_backbone(self.model)
+        if self.hp.scope == "head":
+            return head(self.model)
+        shapes = backbone.block_shapes(self.model.task.image_size)
+        if self.hp.per == "channel":
             shapes = {block: channel_shape(shape) for block, shape in shapes.items()}
-        self.theta = nn.ModuleDict({b: AffineStack(shapes[b], hp.depth, identity=True) for b in self.blocks}).to(like)
-        make_optimizer = torch.optim.Adam if hp.optimizer == "adam" else torch.optim.SGD
-        self.optimizer = make_optimizer(self.theta.parameters(), lr=hp.lr)
-        self.generator = torch.Generator().manual_seed(hp.seed)
+        stacks = {b: AffineStack(shapes[b], self.hp.depth, identity=True) for b in self.blocks}
+        self.theta = nn.ModuleDict(stacks).to(next(self.model.parameters()))
+        return dict(self.theta.named_parameters(prefix="theta"))
 
-    @torch.inference_mode(False)  # a caller who only predicts may well have switched gradients off
-    @torch.enable_grad()
-    def __call__(self, x: Tensor) -> Tensor:
-        check_images(x, self.model.task.image_size if self.hp.per == "pixel" else None)
-        draw = self.draw_view(len(x))
-        if self.hp.episodic:
-            self.forget()
-        z, mixed = self.before_theta(x, draw)
-        for _ in range(self.hp.steps):
-            self.step(z, draw, mixed)
+    def check_objective(self) -> None:
+        """Refuse an objective that the model was not trained for, or that what moves cannot change."""
+        if self.hp.objective == "learned" and not hasattr(self.model, "f_w"):
+            raise InputError(
+                f"a model trained with {self.model.name!r} has no learned loss f_w: train with --algorithm itta, "
+                "or adapt with the setting objective=plain."
+            )
+        if self.hp.objective == "rotation" and not hasattr(self.model, "rotation_logits"):
+            raise InputError(
+                f"a model trained with {self.model.name!r} has no rotation head: train with --algorithm ttt."
+            )
+        if self.hp.scope == "head" and self.hp.objective != "entropy":
+            raise InputError(f"the head does not enter objective={self.hp.objective}: choose objective=entropy.")
+
+    def check(self, x: Tensor) -> None:
+        sized = self.hp.per == "pixel" and self.hp.scope == "blocks"
+        check_images(x, self.model.task.image_size if sized else None)
+
+    def adapt(self, x: Tensor) -> Tensor:
+        learn = {"entropy": self.learn_entropy, "rotation": self.learn_rotation}.get(
+            self.hp.objective, self.learn_consistency
+        )
+        z = learn(self.model.inputs(x))
         with torch.no_grad():
-            return self.model.classify(self.model.backbone.resume(self.blocks[0], z[: len(x)], self.adapt_block))
+            return self.model.classify(self.run(z[: len(x)]))
 
-    def adapt_block(self, block: str, z: Tensor) -> Tensor:
-        return self.theta[block](z) if block in self.theta else z
+    def learn_consistency(self, x: Tensor) -> Tensor:
+        """Eq. 1 on the target's features; return what `before` gave, the images as they are first."""
+        draw = self.draw_view(len(x))
+        z, mixed = self.before(x, draw)
+        for _ in range(self.hp.steps):
+            views = self.run(z).chunk(2) if mixed else two_views(lambda after: self.run(z, after), draw)
+            self.step(self.hp.loss_scale * self.loss(*views))
+        return z
+
+    def learn_entropy(self, x: Tensor) -> Tensor:
+        z, _ = self.before(x)
+        for _ in range(self.hp.steps):
+            self.step(self.hp.loss_scale * entropy(self.model.classify(self.run(z))).mean())
+        return z
+
+    def learn_rotation(self, x: Tensor) -> Tensor:
+        turns = torch.randint(4, (len(x),), generator=self.generator)
+        turned = torch.stack([image.rot90(int(k), (1, 2)) for image, k in zip(x, turns)])
+        for _ in range(self.hp.steps):
+            logits = self.rotation_logits(turned, self.adapt_block)
+            self.step(self.hp.loss_scale * F.cross_entropy(logits, turns.to(x.device)))
+        return self.before(x)[0]
+
+    def loss(self, z: Tensor, z_aug: Tensor) -> Tensor:
+        """Eq. 1, with or without f_w."""
+        if self.hp.objective == "plain":
+            return (z - z_aug).square().mean()
+        h = z - z_aug if self.model.hp.difference == "z-z'" else z_aug - z
+        return self.f_w(h).square().mean()
 
     @torch.no_grad()
-    def before_theta(self, x: Tensor, draw: ViewDraw) -> tuple[Tensor, bool]:
-        """The output of the first adapted block before its f_Θ, and whether the views have parted by then."""
+    def before(self, x: Tensor, draw: ViewDraw | None = None) -> tuple[Tensor, bool]:
+        """Run up to the first parameter that moves; also tell whether the views have parted by then.
+
+        That is the output of the first adapted block before its f_Θ, the features where only the head moves, and the
+        images themselves where all of the backbone may.
+        """
         backbone, first = self.model.backbone, self.blocks[0]
-        x = self.model.inputs(x)
+        if self.hp.scope == "head":
+            return backbone(x), False
+        if self.hp.scope != "blocks":
+            return x, False
         if isinstance(draw, MixDraw) and backbone.index(draw.block) < backbone.index(first):
             return backbone.until(first, x, mixing(draw)), True
         return backbone.until(first, x), False
 
-    def step(self, z: Tensor, draw: ViewDraw, mixed: bool) -> None:
-        """One update of Θ on the consistency of the two views."""
-        loss = self.hp.loss_scale * self.loss(*self.views(z, draw, mixed))
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
+    def run(self, z: Tensor, after: After | None = None) -> Tensor:
+        """Go on from what `before` gave to the features; ``after`` steps in ahead of each f_Θ."""
+        backbone = self.model.backbone
 
-    def views(self, z: Tensor, draw: ViewDraw, mixed: bool) -> tuple[Tensor, Tensor]:
-        backbone, first = self.model.backbone, self.blocks[0]
-        if mixed:
-            clean, augmented = backbone.resume(first, z, self.adapt_block).chunk(2)
-            return clean, augmented
-        return two_views(lambda after: backbone.resume(first, z, after), draw, self.adapt_block)
+        def adapted(block: str, z: Tensor) -> Tensor:
+            return self.adapt_block(block, after(block, z) if after else z)
 
-    def loss(self, z: Tensor, z_aug: Tensor) -> Tensor:
-        """Eq. 1 on the target's features."""
-        if self.hp.loss == "plain":
-            return (z - z_aug).square().mean()
-        h = z - z_aug if self.model.hp.difference == "z-z'" else z_aug - z
-        return self.f_w(h).square().mean()
+        if self.hp.scope == "head":
+            return z
+        return backbone(z, adapted) if self.hp.scope != "blocks" else backbone.resume(self.blocks[0], z, adapted)
+
+    def adapt_block(self, block: str, z: Tensor) -> Tensor:
+        return self.theta[block](z) if block in self.theta else z
 
     def draw_view(self, n: int) -> ViewDraw:
         """Draw the second view as in training; a batch too small to mix with itself takes styles from the bank."""
@@ -142,22 +186,3 @@ class ITTA(Adapter):
                 "send at least two images at a time, or train it again with this version."
             )
         return draw_mix(n, self.mix_blocks, alpha, self.generator)
-
-    def forget(self) -> None:
-        """Θ back to the identity and the optimiser fresh; the views' random numbers go on."""
-        for stack in self.theta.values():
-            assert isinstance(stack, AffineStack)
-            stack.restart()
-        self.optimizer.state.clear()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {
-            **with_prefix("theta.", {k: v.clone() for k, v in self.theta.state_dict().items()}),
-            **with_prefix("optimizer.", {k: v.clone() for k, v in optimizer_tensors(self.optimizer).items()}),
-            "generator": self.generator.get_state(),
-        }
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.theta.load_state_dict(without_prefix("theta.", state))
-        load_optimizer_tensors(self.optimizer, without_prefix("optimizer.", state))
-        self.generator.set_state(state["generator"])

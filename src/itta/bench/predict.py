@@ -10,8 +10,8 @@ import torch
 
 from itta.adapters.base import Adapter
 from itta.data.images import read_image
-from itta.data.transforms import to_float
 from itta.errors import InputError
+from itta.functional.augment import to_float
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from itta.data.dataset import Batch, DomainDataset, Images, Split
-from itta.data.transforms import augment, draw_augmentation, to_float
 from itta.errors import InputError
+from itta.functional.augment import augment, draw_augmentation, to_float
 from itta.seeds import derive_seed
 
 MAX_BATCH_SIZE = 4096

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from itta.data.transforms import Augmentation, augment, draw_augmentation, no_augmentation, to_float
+from itta.functional.augment import Augmentation, augment, draw_augmentation, no_augmentation, to_float
 
 N, S = 5, 12
 

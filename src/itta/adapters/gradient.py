@@ -1,0 +1,106 @@
+"""What the adapters that learn by gradient share: parameters that move, an optimiser, and a way back from both."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from itta.adapters.base import Adapter
+from itta.algorithms.base import Algorithm
+from itta.errors import InputError
+from itta.hparams import hp
+from itta.nn.optimizer import load_optimizer_tensors, optimizer_tensors, with_prefix, without_prefix
+
+
+@dataclass(frozen=True)
+class Hparams:
+    lr: float = hp(1e-3, "learning rate")
+    steps: int = hp(1, "updates per batch")
+    episodic: bool = hp(False, "start every batch from the trained model, instead of carrying on along the stream")
+    optimizer: Literal["adam", "sgd"] = hp("adam", "adam, or plain SGD")
+    momentum: float = hp(0.0, "momentum of SGD")
+    seed: int = hp(0, "seed of what is drawn")
+
+
+class GradientAdapter(Adapter):
+    """Steps the parameters in its `scope`, and no others.
+
+    A subclass defines `scope` and `adapt`. What else it learns, it keeps as tensors in ``extra``, which `fresh` fills:
+    then reset, going on elsewhere, and starting every batch anew need nothing more.
+    """
+
+    Hparams = Hparams
+
+    def __init__(self, trained: Algorithm, hp: Any) -> None:
+        super().__init__(trained, hp)
+        if hp.steps < 1:
+            raise InputError(f"steps must be at least 1, got {hp.steps}.")
+        self.moving = self.scope()
+        for p in self.moving.values():
+            p.requires_grad_()
+        self.start = {name: p.detach().clone() for name, p in self.moving.items()}
+        self.reset()
+
+    def scope(self) -> dict[str, nn.Parameter]:
+        """The parameters that move, by name; also the place to prepare the copied model."""
+        raise NotImplementedError
+
+    def fresh(self) -> dict[str, Tensor]:
+        """The state beside parameters and optimiser, as it is before the first batch."""
+        return {}
+
+    def adapt(self, x: Tensor) -> Tensor:
+        """Learn from a checked batch, and return its logits."""
+        raise NotImplementedError
+
+    @torch.inference_mode(False)  # a caller who only predicts may well have switched gradients off
+    @torch.enable_grad()
+    def __call__(self, x: Tensor) -> Tensor:
+        self.check(x)
+        if self.hp.episodic:
+            self.forget()
+        return self.adapt(x.clone() if x.is_inference() else x).detach()
+
+    def step(self, loss: Tensor) -> None:
+        """One update; gradients are computed for what moves only."""
+        self.optimizer.zero_grad()
+        loss.backward(inputs=list(self.moving.values()))
+        self.optimizer.step()
+
+    def reset(self) -> None:
+        self.restore()
+        if self.hp.optimizer == "adam":
+            self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.moving.values(), lr=self.hp.lr)
+        else:
+            self.optimizer = torch.optim.SGD(self.moving.values(), lr=self.hp.lr, momentum=self.hp.momentum)
+        self.generator = torch.Generator().manual_seed(self.hp.seed)
+        self.extra = self.fresh()
+
+    def forget(self) -> None:
+        """Parameters and optimiser as at the start; random numbers, and what else was learned, go on."""
+        self.restore()
+        self.optimizer.state.clear()
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for name, p in self.moving.items():
+            p.copy_(self.start[name])
+            p.grad = None
+
+    def state_dict(self) -> dict[str, Tensor]:
+        parts = {
+            "moving.": {name: p.detach() for name, p in self.moving.items()},
+            "optimizer.": optimizer_tensors(self.optimizer),
+            "extra.": self.extra,
+        }
+        tensors = {k: v.clone() for prefix, part in parts.items() for k, v in with_prefix(prefix, part).items()}
+        return {**tensors, "generator": self.generator.get_state()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, value in without_prefix("moving.", state).items():
+            self.moving[name].copy_(value)
+        load_optimizer_tensors(self.optimizer, without_prefix("optimizer.", state))
+        self.extra = {name: value.clone() for name, value in without_prefix("extra.", state).items()}
+        self.generator.set_state(state["generator"])

@@ -1,0 +1,35 @@
+"""Which parameters of a model move: functions from an adapter's copy of the model to named parameters."""
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+
+from itta.algorithms.base import Algorithm
+
+NORMS = (BatchNorm, nn.GroupNorm, nn.LayerNorm)
+
+
+def norm_affine(model: Algorithm, but_last_block: bool = False) -> dict[str, nn.Parameter]:
+    """Weights and biases of the backbone's normalisation layers, of all or of all but the last block."""
+    last = f"backbone.{model.backbone.block_names[-1]}."
+    return {
+        f"backbone.{name}.{key}": p
+        for name, module in model.backbone.named_modules()
+        if isinstance(module, NORMS) and not (but_last_block and f"backbone.{name}".startswith(last))
+        for key, p in module.named_parameters(recurse=False)
+    }
+
+
+def whole_backbone(model: Algorithm) -> dict[str, nn.Parameter]:
+    return dict(model.backbone.named_parameters(prefix="backbone"))
+
+
+def head(model: Algorithm) -> dict[str, nn.Parameter]:
+    return dict(model.head.named_parameters(prefix="head"))
+
+
+def use_batch_statistics(model: Algorithm) -> None:
+    """Let batch normalisation read the statistics of each batch, and none stored."""
+    for module in model.backbone.modules():
+        if isinstance(module, BatchNorm):
+            module.track_running_stats = False
+            module.running_mean = module.running_var = None
