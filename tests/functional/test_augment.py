@@ -128,3 +128,11 @@ def test_the_draw_is_the_generators() -> None:
     for field in fields(Augmentation):
         assert torch.equal(getattr(drawn(), field.name), getattr(drawn(), field.name))
     assert not torch.equal(drawn(seed=1).box, drawn(seed=2).box)
+
+
+def test_floats_give_what_bytes_give():
+    images = torch.randint(256, (6, 3, 9, 9), dtype=torch.uint8)
+    drawn = draw_augmentation(6, torch.Generator().manual_seed(0))
+    expected = augment(images, drawn)
+    assert torch.equal(augment(to_float(images), drawn), expected)
+    assert torch.allclose(augment(images.double() / 255, drawn), expected.double(), atol=1e-5)

@@ -63,11 +63,13 @@ def to_float(images: Tensor) -> Tensor:
 
 
 def augment(images: Tensor, drawn: Augmentation) -> Tensor:
-    """Apply an augmentation to uint8 images [N, 3, S, S] and return float32 in [0, 1]."""
-    brightness, contrast, saturation, hue, grey = (
-        value.view(-1, 1, 1, 1) for value in (drawn.brightness, drawn.contrast, drawn.saturation, drawn.hue, drawn.grey)
+    """Apply an augmentation to images [N, 3, S, S], uint8 or floats in [0, 1], and return floats."""
+    x = images if images.is_floating_point() else to_float(images)
+    brightness, contrast, saturation, hue = (
+        value.to(x).view(-1, 1, 1, 1) for value in (drawn.brightness, drawn.contrast, drawn.saturation, drawn.hue)
     )
-    x = _crop(to_float(images), drawn.box, drawn.flip)
+    grey = drawn.grey.to(x.device).view(-1, 1, 1, 1)
+    x = _crop(x, drawn.box.to(x), drawn.flip.to(x.device))
     x = (x * brightness).clamp_(0, 1)
     x = _blend(x, _luma(x).mean((2, 3), keepdim=True), contrast)
     x = _blend(x, _luma(x), saturation)
