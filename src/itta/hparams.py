@@ -118,7 +118,7 @@ def parse(name: str, value: Any, hint: Any) -> Any:
         raise InputError(f"{name} must be of type {hint.__name__}, got {value!r}.") from None
 
 
-def parse_settings(settings: Sequence[str]) -> dict[str, str]:
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     """Read name=value words.
 
     >>> parse_settings(["alpha=0.5", "lr=1e-4"])

@@ -47,6 +47,7 @@ class Adapter:
                 f"{self.name} adapts batch normalisation, and this model's backbone has none: choose another adapter."
             )
         self.model, self.hp = frozen_copy(trained), hp
+        self.last_loss = 0.0  # of the last update, for whoever watches
 
     def __call__(self, x: Tensor) -> Tensor:
         """Images [B, 3, H, W] in [0, 1] to logits [B, classes]; learn before or after, as the method does."""
@@ -83,17 +84,26 @@ def frozen_copy(trained: Algorithm) -> Algorithm:
 
 def check_images(x: Tensor, image_size: int | None = None) -> None:
     """Refuse what would poison an adapter's state: not a batch of images, or not finite."""
-    if x.ndim != 4 or x.shape[1] != 3 or len(x) == 0:
-        raise InputError(
-            f"expected a batch of RGB images [B, 3, H, W] with B ≥ 1, got a tensor of shape {tuple(x.shape)}."
-        )
+    check_batch(x)
     if image_size is not None and x.shape[-2:] != (image_size, image_size):
         raise InputError(
             f"expected images of {image_size}×{image_size} pixels, got {x.shape[-2]}×{x.shape[-1]}: resize them."
         )
-    finite = torch.isfinite(x).flatten(1).all(1)
+    finite = finite_images(x)
     if not finite.all():
         bad = int((~finite).nonzero()[0])
         raise InputError(
             f"image {bad} of the batch has NaN or infinite pixels: leave it out; the adapter is unchanged."
         )
+
+
+def check_batch(x: Tensor) -> None:
+    if x.ndim != 4 or x.shape[1] != 3 or len(x) == 0:
+        raise InputError(
+            f"expected a batch of RGB images [B, 3, H, W] with B ≥ 1, got a tensor of shape {tuple(x.shape)}."
+        )
+
+
+def finite_images(x: Tensor) -> Tensor:
+    """Which images have finite pixels only, [B]."""
+    return torch.isfinite(x).flatten(1).all(1)

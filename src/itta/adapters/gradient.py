@@ -67,6 +67,7 @@ class GradientAdapter(Adapter):
         self.optimizer.zero_grad()
         loss.backward(inputs=list(self.moving.values()))
         self.optimizer.step()
+        self.last_loss = float(loss.detach())
 
     def reset(self) -> None:
         self.restore()
@@ -87,6 +88,7 @@ class GradientAdapter(Adapter):
         for name, p in self.moving.items():
             p.copy_(self.start[name])
             p.grad = None
+        self.last_loss = 0.0
 
     def state_dict(self) -> dict[str, Tensor]:
         parts = {
@@ -104,3 +106,4 @@ class GradientAdapter(Adapter):
         load_optimizer_tensors(self.optimizer, without_prefix("optimizer.", state))
         self.extra = {name: value.clone() for name, value in without_prefix("extra.", state).items()}
         self.generator.set_state(state["generator"])
+        self.last_loss = 0.0

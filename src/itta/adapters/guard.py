@@ -1,0 +1,252 @@
+"""A guard around any adapter: it watches, without labels, for signs that adaptation does harm, and takes it back.
+
+Our own, after what online adapters are known to die of: features that shrink or grow without end; predictions that all
+become sure, or all the same; drift away from the trained model; a loss that rises; numbers that are not finite.
+Everything is compared with the trained model's own answers to the same images, so no limit depends on the data. The
+price is one plain pass more for every batch.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from itta.adapters.base import Adapter, check_batch, finite_images
+from itta.algorithms.base import Algorithm
+from itta.errors import InputError
+from itta.functional.entropy import entropy
+from itta.hparams import hp
+from itta.nn.optimizer import with_prefix, without_prefix
+
+LOG = 1000  # interventions kept in full; the counts go on
+
+
+@dataclass(frozen=True)
+class Hparams:
+    memory: int = hp(64, "images over which running means are taken")
+    snapshot_every: int = hp(64, "images between two snapshots of a healthy adapter")
+    pause: int = hp(256, "images predicted by the trained model after a reset; twice as many after each further one")
+    max_norm_ratio: float = hp(2.0, "how many times longer or shorter features may be than the trained model's")
+    min_entropy_ratio: float = hp(0.1, "how small the predictions' entropy may be, as a share of the trained model's")
+    min_balance: float = hp(0.6, "how few classes may be predicted, as a share of the trained model's")
+    max_disagreement: float = hp(0.4, "share of predictions that may differ from the trained model's")
+    max_loss_ratio: float = hp(5.0, "how far the loss may rise above its long-run mean")
+
+
+class Intervention(NamedTuple):
+    image: int  # images seen before the batch
+    watch: str
+    value: float
+    limit: float
+    action: str  # "rolled back", "reset" or "left out"
+
+
+class Trip(NamedTuple):
+    watch: str
+    value: float
+    limit: float
+
+
+class Guard(Adapter):
+    """Predicts with the adapter inside as long as it is well, and with the trained model when it is not.
+
+    When a watch trips, the adapter goes back to its last healthy snapshot; when one trips again before the next
+    snapshot, to the start, and rests for a while. A prediction is never refused: a batch that the adapter cannot take
+    is predicted by the trained model, and an image that is not finite gets equal logits.
+    """
+
+    name = "guard"
+    paper = "none: our own watch over any adapter"
+    Hparams = Hparams
+
+    def __init__(self, trained: Algorithm, inner: Adapter, hp: Any) -> None:
+        super().__init__(trained, hp)  # self.model: the trained model, which never moves
+        self.inner = inner
+        self.begin()
+
+    def reset(self) -> None:
+        self.inner.reset()
+        self.begin()
+
+    def begin(self) -> None:
+        """The guard's own state, as before the first image."""
+        self.images = self.snapshot_at = self.resume_at = self.resets = 0
+        self.tripped = False  # since the last snapshot
+        self.snapshot = self.inner.state_dict()
+        self.means = Means(self.hp.memory)
+        self.counts: dict[str, int] = {}
+        self.log: deque[Intervention] = deque(maxlen=LOG)
+
+    @torch.inference_mode(False)
+    def __call__(self, x: Tensor) -> Tensor:
+        check_batch(x)
+        x = x.clone() if x.is_inference() else x
+        finite = finite_images(x)
+        if finite.all():
+            return self.predict(x)
+        self.note(Trip("non-finite image", float((~finite).sum()), 0.0), "left out")
+        logits = x.new_zeros(len(x), self.model.task.n_classes)
+        if finite.any():
+            logits[finite] = self.predict(x[finite])
+        return logits
+
+    def predict(self, x: Tensor) -> Tensor:
+        with torch.no_grad(), noting_norms(self.model.head) as source_norms:
+            reference = self.model.predict(x)
+        self.images += len(x)
+        if self.images <= self.resume_at:
+            return reference
+        with noting_norms(self.inner.model.head) as norms:
+            try:
+                logits = self.inner(x)
+            except InputError:  # too small a batch, or of another size than it was made for
+                self.note(Trip("refused batch", float(len(x)), float(self.inner.needs.batch)), "left out")
+                return reference
+        trip = self.watch(logits, reference, norms, source_norms)
+        if trip is None:
+            self.keep_snapshot()
+            return logits
+        self.note(trip, self.take_back())
+        return reference
+
+    def watch(self, logits: Tensor, reference: Tensor, norms: list[float], source_norms: list[float]) -> Trip | None:
+        """The first watch that trips."""
+        loss, hp, means = self.inner.last_loss, self.hp, self.means
+        if not (torch.isfinite(logits).all() and math.isfinite(loss)):
+            return Trip("finite", float("nan"), 0.0)
+        means.add(logits, reference, loss, norms[-1] / source_norms[-1] if norms and source_norms[-1] > 0 else 1.0)
+        if not 1 / hp.max_norm_ratio <= means["norm"] <= hp.max_norm_ratio:
+            return Trip("feature norm", means["norm"], hp.max_norm_ratio)
+        if not means.full:
+            return None
+        sureness = means["entropy"] / max(means["source entropy"], 1e-3)  # a trained model may be sure itself
+        if sureness < hp.min_entropy_ratio:
+            return Trip("entropy", sureness, hp.min_entropy_ratio)
+        if means.balance < hp.min_balance:
+            return Trip("class balance", means.balance, hp.min_balance)
+        if means["disagreement"] > hp.max_disagreement:
+            return Trip("disagreement", means["disagreement"], hp.max_disagreement)
+        if means["loss"] > hp.max_loss_ratio * means.long_loss > 0:
+            return Trip("loss", means["loss"] / means.long_loss, hp.max_loss_ratio)
+        return None
+
+    def take_back(self) -> str:
+        """Undo what the adapter learned since it was last well, or all of it; return what was done."""
+        self.means = Means(self.hp.memory)
+        if not self.tripped:
+            self.tripped = True
+            self.inner.load_state_dict(self.snapshot)
+            return "rolled back"
+        self.inner.reset()
+        self.snapshot, self.snapshot_at, self.tripped = self.inner.state_dict(), self.images, False
+        self.resume_at = self.images + self.hp.pause * 2**self.resets
+        self.resets += 1
+        return "reset"
+
+    def keep_snapshot(self) -> None:
+        if self.means.full and self.images - self.snapshot_at >= self.hp.snapshot_every:
+            self.snapshot, self.snapshot_at, self.tripped = self.inner.state_dict(), self.images, False
+
+    def note(self, trip: Trip, action: str) -> None:
+        self.counts[trip.watch] = self.counts.get(trip.watch, 0) + 1
+        self.log.append(Intervention(self.images, *trip, action))
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.inner.describe(), "guard": asdict(self.hp), "interventions": dict(self.counts)}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The adapter's state, its snapshot, and the guard's own; counts and log stay behind."""
+        numbers = [self.images, self.snapshot_at, self.resume_at, self.resets, int(self.tripped)]
+        return {
+            **with_prefix("inner.", self.inner.state_dict()),
+            **with_prefix("snapshot.", {k: v.clone() for k, v in self.snapshot.items()}),
+            **with_prefix("means.", self.means.tensors()),
+            "numbers": torch.tensor(numbers),
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.inner.load_state_dict(without_prefix("inner.", state))
+        self.snapshot = {k: v.clone() for k, v in without_prefix("snapshot.", state).items()}
+        self.means = Means(self.hp.memory, without_prefix("means.", state))
+        self.images, self.snapshot_at, self.resume_at, self.resets, tripped = state["numbers"].tolist()
+        self.tripped = bool(tripped)
+
+
+class Means:
+    """Running means over the last images, right from the first one on, of what the guard watches."""
+
+    def __init__(self, memory: int, tensors: Mapping[str, Tensor] | None = None) -> None:
+        self.memory = memory
+        self.sums = {k: v.clone() for k, v in (tensors or {}).items()}
+
+    def add(self, logits: Tensor, reference: Tensor, loss: float, norm: float) -> None:
+        p, q = logits.detach().double().softmax(1), reference.double().softmax(1)
+        share = 1 - (1 - 1 / self.memory) ** len(p)
+        seen: dict[str, Tensor | float] = {
+            "norm": norm,
+            "loss": loss,
+            "entropy": entropy(logits.detach()).mean(),
+            "source entropy": entropy(reference).mean(),
+            "disagreement": (p.argmax(1) != q.argmax(1)).double().mean(),
+            "classes": p.mean(0),
+            "source classes": q.mean(0),
+            "weight": 1.0,
+        }
+        for name, value in seen.items():
+            self.fade(name, value, share)
+        for name, value in {"long loss": loss, "long weight": 1.0}.items():
+            self.fade(name, value, share / 10)
+
+    def fade(self, name: str, value: Tensor | float, share: float) -> None:
+        now = torch.as_tensor(value, dtype=torch.double, device="cpu")
+        self.sums[name] = (1 - share) * self.sums.get(name, torch.zeros_like(now)) + share * now
+
+    def __getitem__(self, name: str) -> float:
+        return float(self.sums[name] / self.sums["weight"])
+
+    @property
+    def full(self) -> bool:
+        """Whether enough images were seen for a mean to say something."""
+        return float(self.sums.get("weight", 0.0)) > 0.5
+
+    @property
+    def balance(self) -> float:
+        """Classes predicted, as a share of those that the trained model predicts."""
+        own, source = (self.sums[k] / self.sums["weight"] for k in ("classes", "source classes"))
+        return effective_classes(own) / effective_classes(source)
+
+    @property
+    def long_loss(self) -> float:
+        return float(self.sums["long loss"] / self.sums["long weight"])
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {k: v.clone() for k, v in self.sums.items()}
+
+
+def effective_classes(mean: Tensor) -> float:
+    """How many classes a mean prediction is spread over, softly counted: exp of its entropy.
+
+    >>> round(effective_classes(torch.tensor([0.5, 0.5, 0.0])), 6)
+    2.0
+    """
+    return float((-(mean * mean.clamp(min=1e-12).log()).sum()).exp())
+
+
+@contextmanager
+def noting_norms(head: nn.Module) -> Iterator[list[float]]:
+    """Note the mean length of the feature vectors that enter the head, once per pass."""
+    norms: list[float] = []
+
+    def note(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        norms.append(float(args[0].detach().norm(dim=1).mean()))
+
+    handle = head.register_forward_pre_hook(note)
+    try:
+        yield norms
+    finally:
+        handle.remove()

@@ -1,0 +1,114 @@
+"""The order in which a target's images arrive: what decides whether online adaptation is easy or hard.
+
+An order is drawn from labels and a seed alone, before any image is read; whoever reads it may start anywhere. Labels
+shape the order and nothing else: no adapter sees them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from itta.errors import InputError, unknown
+from itta.seeds import derive_seed
+
+Classes = Literal["iid", "sorted", "dirichlet"]
+Domains = Literal["in_turn", "gradual", "mixed", "recurring"]
+SLOTS = 10  # parts of a stream over which the Dirichlet law spreads each class
+ROUNDS = 3  # visits to each domain, where domains recur
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which image comes when: the number of its domain and its index there."""
+
+    domain: np.ndarray  # [N]
+    index: np.ndarray  # [N]
+
+    def __len__(self) -> int:
+        return len(self.domain)
+
+    def batch(self, number: int, size: int) -> "Order":
+        """The images of a batch, counted from 0; the last one may be short."""
+        part = slice(number * size, (number + 1) * size)
+        return Order(self.domain[part], self.index[part])
+
+
+def draw_order(
+    labels: Mapping[str, np.ndarray],
+    classes: Classes = "iid",
+    domains: Domains = "in_turn",
+    seed: int = 0,
+    concentration: float = 0.1,
+) -> Order:
+    """Draw an order over all images of the named domains, each image once.
+
+    Within a domain: ``iid``; ``sorted``, one class after another; ``dirichlet``, classes in clusters, the fewer at a
+    time the smaller the concentration. Domains: ``in_turn``; ``gradual``, the share of the next one growing;
+    ``mixed``; ``recurring``, each in turn, several times.
+    """
+    for value, kind in ((classes, Classes), (domains, Domains)):
+        if value not in get_args(kind):
+            raise unknown("order", value, get_args(kind))
+    if concentration <= 0:
+        raise InputError(f"concentration must be above 0, got {concentration}.")
+    within = []
+    for name, y in labels.items():
+        rng = np.random.RandomState(derive_seed(seed, "order", name))
+        within.append(order_classes(np.asarray(y), classes, concentration, rng))
+    rng = np.random.RandomState(derive_seed(seed, "domains"))
+    sequence = DOMAIN_ORDERS[domains]([len(indices) for indices in within], rng)
+    index = np.empty(len(sequence), dtype=np.int64)
+    for number, indices in enumerate(within):
+        index[sequence == number] = indices
+    return Order(sequence, index)
+
+
+def order_classes(y: np.ndarray, classes: Classes, concentration: float, rng: np.random.RandomState) -> np.ndarray:
+    """A permutation of one domain's images."""
+    shuffled = rng.permutation(len(y))
+    if classes == "iid":
+        return shuffled
+    names = rng.permutation(np.unique(y))
+    of_class = [shuffled[y[shuffled] == name] for name in names]
+    if classes == "sorted":
+        return np.concatenate(of_class)
+    slots: list[list[np.ndarray]] = [[] for _ in range(SLOTS)]
+    for indices in of_class:
+        ends = np.round(np.cumsum(rng.dirichlet([concentration] * SLOTS)) * len(indices)).astype(int)
+        for slot, part in zip(slots, np.split(indices, ends[:-1])):
+            slot.append(part)
+    return np.concatenate([part for slot in slots for part in (slot[i] for i in rng.permutation(len(slot)))])
+
+
+def in_turn(sizes: Sequence[int], rng: np.random.RandomState) -> np.ndarray:
+    return np.repeat(np.arange(len(sizes)), sizes)
+
+
+def mixed(sizes: Sequence[int], rng: np.random.RandomState) -> np.ndarray:
+    return rng.permutation(in_turn(sizes, rng))
+
+
+def recurring(sizes: Sequence[int], rng: np.random.RandomState) -> np.ndarray:
+    """Each domain in turn with a share of its images, as many times as there are rounds."""
+    shares = [[len(part) for part in np.array_split(np.arange(n), ROUNDS)] for n in sizes]
+    return np.concatenate([in_turn([share[k] for share in shares], rng) for k in range(ROUNDS)])
+
+
+def gradual(sizes: Sequence[int], rng: np.random.RandomState) -> np.ndarray:
+    """In turn, but each image's place is shifted at random by up to half a domain, so that neighbours overlap."""
+    sequence = in_turn(sizes, rng)
+    if len(sizes) < 2:
+        return sequence
+    reach = np.asarray(sizes)[sequence] / 2
+    places = np.arange(len(sequence)) + rng.uniform(-1, 1, len(sequence)) * reach
+    return sequence[np.argsort(places, kind="stable")]
+
+
+DOMAIN_ORDERS: dict[str, Callable[[Sequence[int], np.random.RandomState], np.ndarray]] = {
+    "in_turn": in_turn,
+    "gradual": gradual,
+    "mixed": mixed,
+    "recurring": recurring,
+}
