@@ -1,8 +1,10 @@
 """Test-time methods. This table is the registry: the command line, the docs and the tests read it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from itta.adapters.base import Adapter
+from itta.adapters.guard import Guard
 from itta.adapters.itta import ITTA
 from itta.adapters.source import Source
 from itta.adapters.tent import Tent
@@ -19,10 +21,18 @@ def find_adapter(name: str) -> type[Adapter]:
     return ADAPTERS[name]
 
 
-def adapt(trained: Algorithm, method: str | type[Adapter] = "itta", **hp: Any) -> Adapter:
-    """Make an adapter for a trained model; settings are those of the method's Hparams."""
+def adapt(
+    trained: Algorithm, method: str | type[Adapter] = "itta", guard: bool | Mapping[str, Any] = False, **hp: Any
+) -> Adapter:
+    """Make an adapter for a trained model; settings are those of the method's Hparams.
+
+    With ``guard``, or settings of `Guard`, the adapter is watched, and its harm taken back.
+    """
     cls = find_adapter(method) if isinstance(method, str) else method
-    return cls(trained, default(cls.Hparams, **hp))
+    adapter = cls(trained, default(cls.Hparams, **hp))
+    if guard is False:
+        return adapter
+    return Guard(trained, adapter, default(Guard.Hparams, **({} if guard is True else guard)))
 
 
-__all__ = ["ADAPTERS", "Adapter", "adapt", "find_adapter"]
+__all__ = ["ADAPTERS", "Adapter", "Guard", "adapt", "find_adapter"]

@@ -1,0 +1,65 @@
+"""MEMO. MEMO: Test Time Robustness via Adaptation and Augmentation. Zhang, Levine, Finn, NeurIPS 2022.
+https://arxiv.org/abs/2110.09506
+
+Where we differ: the views are those of training (crop, flip, colour jitter, grey), where the paper mixes chains of
+AugMix, which also turn, shear and posterise.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from itta.adapters import gradient
+from itta.adapters.base import Needs
+from itta.adapters.gradient import GradientAdapter
+from itta.adapters.scopes import head, whole_backbone
+from itta.errors import InputError
+from itta.functional.augment import augment, draw_augmentation
+from itta.functional.entropy import entropy_of_mean
+from itta.hparams import hp
+
+
+@dataclass(frozen=True)
+class Hparams(gradient.Hparams):
+    lr: float = hp(2.5e-4, "learning rate")
+    episodic: bool = hp(True, "start every image from the trained model, instead of carrying on along the stream")
+    optimizer: Literal["adam", "sgd"] = hp("sgd", "adam, or plain SGD")
+    views: int = hp(32, "B, augmented views of each image")
+
+
+class MEMO(GradientAdapter):
+    """Each image by itself: all weights step on the entropy of the mean prediction over B augmented views a_b(x),
+
+    L = H(p̄),  p̄ = 1/B Σ_b softmax f(a_b(x));
+
+    then the image is predicted as it is, and the trained weights come back.
+    """
+
+    name = "memo"
+    paper = "Zhang et al., MEMO: Test Time Robustness via Adaptation and Augmentation, NeurIPS 2022"
+    Hparams = Hparams
+    needs = Needs(changes="all weights, anew for each image")
+    predicts = "after"
+
+    def scope(self) -> dict[str, nn.Parameter]:
+        if self.hp.views < 1:
+            raise InputError(f"views must be at least 1, got {self.hp.views}.")
+        return whole_backbone(self.model) | head(self.model)
+
+    def adapt(self, x: Tensor) -> Tensor:
+        logits = []
+        for i, image in enumerate(x.split(1)):
+            if self.hp.episodic and i > 0:
+                self.forget()
+            logits.append(self.adapt_image(image))
+        return torch.cat(logits)
+
+    def adapt_image(self, image: Tensor) -> Tensor:
+        drawn = draw_augmentation(self.hp.views, self.generator)
+        views = augment(image.expand(self.hp.views, -1, -1, -1), drawn)
+        for _ in range(self.hp.steps):
+            self.step(entropy_of_mean(self.model.predict(views)))
+        with torch.no_grad():
+            return self.model.predict(image)
