@@ -20,7 +20,7 @@ from tyro.conf import Positional, arg
 
 from itta.errors import InputError
 from itta.hparams import parse_settings
-from itta.report.tables import Table, percent
+from itta.report.tables import Table, percent, points
 
 app = tyro.extras.SubcommandApp()
 screen = Console(stderr=True)
@@ -155,9 +155,10 @@ def adapt(
     model: Annotated[Positional[Path], arg(metavar="MODEL")],
     data: Annotated[Positional[str], arg(metavar="DATA")],
     domain: str | None = None,
-    adapter: str = "itta",
+    adapter: str | None = None,
     preset: Literal["paper", "released"] = "paper",
     settings: Settings = (),
+    guard: bool = False,
     batch_size: int = 32,
     seed: int = 0,
     out: Path | None = None,
@@ -173,9 +174,10 @@ def adapt(
         model: Directory of a trained model.
         data: "emoji", or a folder: root/class/image, or root/domain/class/image with --domain.
         domain: The target domain.
-        adapter: Test-time method (itta list adapters).
+        adapter: Test-time method (itta list adapters); not given: what itta tune chose for this model, or itta.
         preset: ITTA as we read the paper, or as its released code does it.
         settings: Settings of the adapter, name=value.
+        guard: Watch the adapter, and take back what harms.
         batch_size: Images per batch of the stream.
         seed: Seed of the stream's order.
         out: Also write records, predictions and a figure to this directory.
@@ -189,7 +191,7 @@ def adapt(
     use_threads(threads)
     check_at_least(1, batch_size=batch_size)
     trained = load(model)
-    chosen = make_adapter(trained, adapter, **presets_of(adapter, preset), **parse_settings(settings))
+    chosen = make_adapter(trained, **adapter_of(model, adapter, preset, settings), guard=guard)
     target = find_target(model, data, domain)
     with progress_bars(json) as report:
         outcomes = compare(trained, target, chosen, batch_size, seed, report)
@@ -205,12 +207,57 @@ def adapt(
 
 
 @app.command
+def tune(
+    model: Annotated[Positional[Path], arg(metavar="MODEL")],
+    adapter: tuple[str, ...] = ("itta",),
+    data: str | None = None,
+    seeds: int = 1,
+    batch_size: int = 32,
+    guard: bool = False,
+    threads: int = 0,
+    json: bool = False,
+) -> None:
+    """Choose an adapter and its settings on the source domains, each standing in for a target in turn.
+
+    Trains one model for each source domain, without it. The choice is stored with the model, where itta adapt and
+    itta predict find it. Example: itta tune runs/sites --adapter itta tent t3a
+
+    Args:
+        model: Directory of a trained model.
+        adapter: Test-time methods to choose from.
+        data: The source images, if they are no longer where the model was trained.
+        seeds: Orders of the stream to average over.
+        batch_size: Images per batch of the stream.
+        guard: Watch the adapters while choosing, as they will be watched later.
+        threads: CPU threads; 0 leaves it to torch.
+        json: Print the result as JSON.
+    """
+    from itta.bench.tune import tune as run
+
+    use_threads(threads)
+    check_at_least(1, batch_size=batch_size, seeds=seeds)
+    with progress_bars(json) as report:
+        orders = range(seeds)
+        choice = run(model, adapter, data=data, seeds=orders, batch_size=batch_size, guard=guard, report=report)
+    if json:
+        print_json(asdict(choice))
+        return
+    domains = list(choice.plain)
+    rows = [["not adapted, %", *(percent(choice.plain[d]) for d in domains), ""]]
+    for name, gains in choice.gains.items():
+        rows.append([name, *(points(gains[d]) for d in domains), points(sum(gains.values()) / len(gains))])
+    show(Table("accuracy gained, points, on the domain left out", ["", *domains, "mean"], rows))
+    print(f"chosen   {choice.chosen}")
+
+
+@app.command
 def predict(
     model: Annotated[Positional[Path], arg(metavar="MODEL")],
     images: Annotated[Positional[tuple[Path, ...]], arg(metavar="IMAGES …")],
-    adapter: str = "itta",
+    adapter: str | None = None,
     preset: Literal["paper", "released"] = "paper",
     settings: Settings = (),
+    guard: bool = False,
     batch_size: int = 32,
     format: Literal["csv", "jsonl"] = "csv",
     out: Path | None = None,
@@ -224,9 +271,10 @@ def predict(
     Args:
         model: Directory of a trained model.
         images: Image files, or folders searched for images.
-        adapter: Test-time method (itta list adapters); source predicts without adaptation.
+        adapter: Test-time method (itta list adapters), source for none; not given: what itta tune chose, or itta.
         preset: ITTA as we read the paper, or as its released code does it.
         settings: Settings of the adapter, name=value.
+        guard: Watch the adapter, and take back what harms.
         batch_size: Images per batch.
         format: csv, or one JSON object per line.
         out: File to write; the screen if not given.
@@ -242,7 +290,7 @@ def predict(
     if not images:
         raise InputError("no images to predict: name image files or folders after the model.")
     trained = load(model)
-    chosen = make_adapter(trained, adapter, **presets_of(adapter, preset), **parse_settings(settings))
+    chosen = make_adapter(trained, **adapter_of(model, adapter, preset, settings), guard=guard)
     files = list_images(images)
     unreadable = 0
     with (
@@ -285,10 +333,14 @@ def list_(
         show(Table(kind, ["name", "what it is"], [[name, tell(entry)] for name, entry in entries.items()]), "left")
 
 
-def presets_of(adapter: str, preset: str) -> dict[str, Any]:
+def adapter_of(model: Path, adapter: str | None, preset: str, settings: Sequence[str]) -> dict[str, Any]:
+    """The method and its settings: as given, else as stored with the model, else ITTA."""
     from itta.adapters.itta import PRESETS
+    from itta.bench.tune import Candidate, stored_choice
 
-    return PRESETS[preset] if adapter == "itta" else {}
+    chosen = Candidate(adapter, {}) if adapter else stored_choice(model) or Candidate("itta", {})
+    presets = PRESETS[preset] if chosen.adapter == "itta" else {}
+    return {"method": chosen.adapter, **chosen.settings, **presets, **parse_settings(settings)}
 
 
 def use_threads(n: int) -> None:

@@ -39,6 +39,7 @@ class Adapter:
     paper: ClassVar[str]
     Hparams: ClassVar[type[Any]] = Hparams
     needs: ClassVar[Needs] = Needs()
+    candidates: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # settings worth trying where they are chosen
     predicts: ClassVar[str]  # "before" or "after" its update on the same batch
 
     def __init__(self, trained: Algorithm, hp: Any) -> None:

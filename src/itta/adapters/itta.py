@@ -62,6 +62,7 @@ class ITTA(GradientAdapter):
     paper = "Chen et al., Improved Test-Time Adaptation for Domain Generalization, CVPR 2023"
     Hparams = Hparams
     needs = Needs(source="style bank, for small batches", training="itta", changes="added blocks Θ")
+    candidates = tuple({"lr": lr, "per": per} for per in ("pixel", "channel") for lr in (1e-5, 1e-4, 1e-3))
     predicts = "after"
 
     def scope(self) -> dict[str, nn.Parameter]:

@@ -19,6 +19,7 @@ class Tent(GradientAdapter):
     name = "tent"
     paper = "Wang et al., Tent: Fully Test-Time Adaptation by Entropy Minimization, ICLR 2021"
     needs = Needs(batch_norm=True, batch=2, changes="weights and biases of batch normalisation")
+    candidates = tuple({"lr": lr} for lr in (1e-5, 1e-4, 1e-3))
     predicts = "before"
 
     def scope(self) -> dict[str, nn.Parameter]:

@@ -36,6 +36,15 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f}"
 
 
+def points(value: float) -> str:
+    """A difference of accuracies.
+
+    >>> points(0.0123), points(-0.5)
+    ('+1.2', '-50.0')
+    """
+    return f"{100 * value:+.1f}"
+
+
 def percent_mean(values: Sequence[float]) -> str:
     """
     >>> percent_mean([0.1, 0.2, 0.3])
