@@ -1,4 +1,4 @@
-"""The pages of the training methods say what the code says."""
+"""The pages of the methods say what the code says."""
 
 import importlib.util
 import sys
@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from itta.adapters import ADAPTERS
 from itta.algorithms import ALGORITHMS
 from itta.hparams import fields
 
@@ -33,27 +34,30 @@ def pages(tool: ModuleType) -> dict[str, str]:
 
 
 def test_pages_are_current(tool: ModuleType, pages: dict[str, str]) -> None:
-    assert tool.stale(pages, ROOT / "docs/algorithms") == [], "run `make docs`"
+    assert tool.stale(pages, ROOT / "docs") == [], "run `make docs`"
 
 
 def test_every_method_has_a_page_and_a_row(pages: dict[str, str]) -> None:
-    assert pages.keys() == {"README.md"} | {f"{name}.md" for name in ALGORITHMS}
-    for name, cls in ALGORITHMS.items():
-        assert pages["README.md"].count(f"| [{name}]({name}.md) |") == 2
-        assert cls.__doc__
-        assert cls.__doc__.splitlines()[0] in pages[f"{name}.md"]
-        for field in fields(cls.Hparams):
-            assert f"`{field.name}`" in pages[f"{name}.md"]
+    rooms = {"algorithms": ALGORITHMS, "adapters": ADAPTERS}
+    assert pages.keys() == {f"{room}/{name}.md" for room, methods in rooms.items() for name in ("README", *methods)}
+    for room, methods in rooms.items():
+        for name, cls in methods.items():
+            assert pages[f"{room}/README.md"].count(f"| [{name}]({name}.md) |") == 2
+            page = pages[f"{room}/{name}.md"]
+            assert cls.__doc__
+            assert cls.__doc__.splitlines()[0] in page
+            assert all(f"`{field.name}`" in page for field in fields(cls.Hparams))
 
 
 def test_stale_pages_are_named(tool: ModuleType, pages: dict[str, str], tmp_path: Path) -> None:
     for name, text in pages.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
     assert tool.stale(pages, tmp_path) == []
-    (tmp_path / "erm.md").write_text("old", encoding="utf-8")
-    (tmp_path / "irm.md").unlink()
-    (tmp_path / "gone.md").write_text("of a method that is no more", encoding="utf-8")
-    assert tool.stale(pages, tmp_path) == ["erm.md", "gone.md", "irm.md"]
+    (tmp_path / "algorithms/erm.md").write_text("old", encoding="utf-8")
+    (tmp_path / "algorithms/irm.md").unlink()
+    (tmp_path / "adapters/gone.md").write_text("of a method that is no more", encoding="utf-8")
+    assert tool.stale(pages, tmp_path) == ["adapters/gone.md", "algorithms/erm.md", "algorithms/irm.md"]
 
 
 def test_the_check_writes_nothing_and_fails(

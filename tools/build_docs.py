@@ -1,8 +1,8 @@
-"""Rebuild docs/algorithms from the code of the training methods: `python tools/build_docs.py --check`.
+"""Rebuild docs/algorithms and docs/adapters from the code of the methods: `python tools/build_docs.py --check`.
 
 One page for each registered method, from its docstrings, needs and hyper-parameters, and an index that compares them.
-What a step costs is counted, not declared: every method takes a few steps on a small network while the images that pass
-its convolutions are counted. Takes ten seconds.
+What a training step costs is counted, not declared: every method takes a few steps on a small network while the images
+that pass its convolutions are counted. Takes ten seconds.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from itta.adapters import ADAPTERS, Adapter
 from itta.algorithms import ALGORITHMS, Algorithm, Task
 from itta.algorithms.base import Batch
 from itta.bench.catalogue import catalogue, hparams, short
@@ -24,7 +25,7 @@ from itta.hparams import default
 from itta.nn import BACKBONES
 from itta.nn.small_cnn import SmallCNN
 
-PAGES = Path(__file__).resolve().parents[1] / "docs/algorithms"
+PAGES = Path(__file__).resolve().parents[1] / "docs"
 DOMAINS = ("a", "b", "c")
 CLASSES = tuple("1234567")  # as many as PACS has
 IMAGES = 6  # per domain and step
@@ -61,6 +62,26 @@ INDEX = """\
 Set any with `itta train … --set name=value`; `itta train … --hparams-seed 1` draws all from their ranges. In brackets,
 where DomainBed has others for 28-pixel data sets (small) or for DomainNet: the argument `regime` of `itta.hparams`.
 """
+ADAPTERS_INDEX = """\
+# Test-time methods
+
+{generated}
+
+{methods}
+
+## Needs
+
+{needs}
+
+- **BN**: the backbone must have batch normalisation.
+- **images**: at a time, at the least.
+- **from the source**: what it takes along from the source data beside the weights; it is stored with the model.
+- **training**: the algorithm whose training it builds on.
+- **predicts**: before or after its update on the same batch; a prediction made after has seen more.
+
+Set any hyper-parameter with `itta adapt … --set name=value`; `itta tune` chooses the most important ones on the source
+domains. `--guard` watches any of them, and takes back what harms.
+"""
 PAGE = """\
 # {name}
 
@@ -76,9 +97,7 @@ PAGE = """\
 
 ## Hyper-parameters
 
-{own}[Shared with other methods](README.md#shared-hyper-parameters): {shared}.
-
-Code: [`{source}`](../../{source}). [All methods](README.md).
+{own}{shared}Code: [`{source}`](../../{source}). [All methods](README.md).
 """
 
 
@@ -169,9 +188,10 @@ def cell(value: Any) -> str:
     return "–" if value is None else short(value)
 
 
-def write_page(name: str, cls: type[Algorithm], entry: Mapping[str, Any]) -> str:
+def write_page(name: str, cls: type[Algorithm] | type[Adapter], entry: Mapping[str, Any]) -> str:
     """Write the page of a method."""
-    own = {name: h for name, h in entry["hparams"].items() if h["own"]}
+    own = {name: h for name, h in entry["hparams"].items() if h["own"] or issubclass(cls, Adapter)}
+    shared = ", ".join(f"`{name}`" for name in entry["hparams"] if name not in own)
     return PAGE.format(
         name=name,
         generated=GENERATED,
@@ -179,13 +199,35 @@ def write_page(name: str, cls: type[Algorithm], entry: Mapping[str, Any]) -> str
         equations=inspect.cleandoc(cls.__doc__ or ""),
         needs=entry["needs_in_words"],
         own=hparams_table(own) + "\n\n" if own else "",
-        shared=", ".join(f"`{name}`" for name in entry["hparams"] if name not in own),
+        shared=f"[Shared with other methods](README.md#shared-hyper-parameters): {shared}.\n\n" if shared else "",
         source=f"src/{cls.__module__.replace('.', '/')}.py",
     )
 
 
 def build() -> dict[str, str]:
     """Write every page: file name -> text."""
+    pages = {f"algorithms/{name}": text for name, text in build_algorithms().items()}
+    return pages | {f"adapters/{name}": text for name, text in build_adapters().items()}
+
+
+def build_adapters() -> dict[str, str]:
+    entries = catalogue()["adapters"]
+    rows = []
+    for name, entry in entries.items():
+        needs = entry["needs"]
+        batch_norm = "yes" if needs["batch_norm"] else ""
+        rest = [str(needs[key]) for key in ("batch", "source", "training", "changes", "predicts")]
+        rows.append([link(name), batch_norm, *rest])
+    index = ADAPTERS_INDEX.format(
+        generated=GENERATED,
+        methods=table(["method", "paper"], [[link(name), entry["about"]] for name, entry in entries.items()]),
+        needs=table(["", "BN", "images", "from the source", "training", "changes", "predicts"], rows, right=(2,)),
+    )
+    pages = {f"{name}.md": write_page(name, cls, entries[name]) for name, cls in ADAPTERS.items()}
+    return {"README.md": index, **pages}
+
+
+def build_algorithms() -> dict[str, str]:
     entries = catalogue()["algorithms"]
     index = INDEX.format(
         generated=GENERATED,
@@ -202,7 +244,9 @@ def build() -> dict[str, str]:
 
 def stale(pages: Mapping[str, str], out: Path) -> list[str]:
     """Name the pages in a folder that are not, or no longer, what they should be."""
-    found = {path.name: path.read_text(encoding="utf-8") for path in out.glob("*.md")}
+    folders = {Path(name).parent for name in pages}
+    paths = [path for folder in folders for path in (out / folder).glob("*.md")]
+    found = {path.relative_to(out).as_posix(): path.read_text(encoding="utf-8") for path in paths}
     return sorted(name for name in pages.keys() | found.keys() if pages.get(name) != found.get(name))
 
 
@@ -217,8 +261,8 @@ def main() -> None:
         print(f"{args.out / name}: {'STALE' if args.check else 'written' if name in pages else 'removed'}")
     if args.check:
         sys.exit(1 if outdated else 0)
-    args.out.mkdir(parents=True, exist_ok=True)
     for name in outdated:
+        (args.out / name).parent.mkdir(parents=True, exist_ok=True)
         if name in pages:
             (args.out / name).write_text(pages[name], encoding="utf-8")
         else:

@@ -124,6 +124,12 @@ OURS: dict[str, dict[str, Entry]] = {  # methods that DomainBed does not have, w
         "metareg_inner_lr": (1e-2, lambda r: 10 ** r.uniform(-3, -1)),
         "metareg_lr": (1e-3, lambda r: 10 ** r.uniform(-4, -2)),
     },
+    "ttt": {"ttt_weight": (1.0, lambda r: 10 ** r.uniform(-1, 1))},
+    "ttt++": {"simclr_weight": (1.0, lambda r: 10 ** r.uniform(-1, 1))},
+    "mt3": {
+        "mt3_inner_lr": (0.1, lambda r: 10 ** r.uniform(-2, 0)),
+        "mt3_weight": (0.1, lambda r: 10 ** r.uniform(-2, 0)),
+    },
     "consistency": NOISE,
     "itta": NOISE,
 }

@@ -4,15 +4,31 @@ from collections.abc import Mapping
 from typing import Any
 
 from itta.adapters.base import Adapter
+from itta.adapters.bn_adapt import BNAdapt
+from itta.adapters.cotta import CoTTA
+from itta.adapters.eata import EATA
 from itta.adapters.guard import Guard
 from itta.adapters.itta import ITTA
+from itta.adapters.lame import LAME
+from itta.adapters.memo import MEMO
+from itta.adapters.mt3 import MT3
+from itta.adapters.note import NOTE
+from itta.adapters.rotta import RoTTA
+from itta.adapters.sar import SAR
+from itta.adapters.shot import SHOT
 from itta.adapters.source import Source
+from itta.adapters.t3a import T3A
 from itta.adapters.tent import Tent
+from itta.adapters.ttt import TTT
+from itta.adapters.ttt_plus import TTTPlus
 from itta.algorithms.base import Algorithm
 from itta.errors import unknown
 from itta.hparams import default
 
-ADAPTERS: dict[str, type[Adapter]] = {a.name: a for a in (Source, Tent, ITTA)}
+ADAPTERS: dict[str, type[Adapter]] = {
+    a.name: a
+    for a in (Source, Tent, BNAdapt, CoTTA, EATA, LAME, MEMO, MT3, NOTE, RoTTA, SAR, SHOT, T3A, TTT, TTTPlus, ITTA)
+}
 
 
 def find_adapter(name: str) -> type[Adapter]:

@@ -69,10 +69,10 @@ class EATA(GradientAdapter):
         self.e0, self.alike = self.hp.margin * math.log(n_classes), self.hp.redundancy / math.sqrt(n_classes)
         use_batch_statistics(self.model)
         moving = norm_affine(self.model)
-        self.fisher = self.of_the_model(moving) if self.hp.fisher > 0 else {}
+        self.fisher = self.stored_fisher(moving) if self.hp.fisher > 0 else {}
         return moving
 
-    def of_the_model(self, moving: dict[str, nn.Parameter]) -> dict[str, Tensor]:
+    def stored_fisher(self, moving: dict[str, nn.Parameter]) -> dict[str, Tensor]:
         """The Fisher information that came with the model."""
         stored = self.model.fisher or {}
         if not moving.keys() <= stored.keys():
@@ -126,4 +126,4 @@ def fisher_information(trained: Algorithm, batches: Iterable[Tensor]) -> dict[st
         for f, g in zip(fisher.values(), torch.autograd.grad(loss, parameters, materialize_grads=True)):
             f += len(x) * g.square()
         images += len(x)
-    return {name: f.detach() / images for name, f in fisher.items()} if images else {}
+    return {name: f / images for name, f in fisher.items()} if images else {}

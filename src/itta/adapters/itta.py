@@ -20,6 +20,7 @@ from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import head, norm_affine, whole_backbone
 from itta.errors import InputError
 from itta.functional.entropy import entropy
+from itta.functional.self_supervision import rotate
 from itta.hparams import hp
 from itta.nn.affine_stack import AffineStack, channel_shape
 from itta.nn.backbone import After
@@ -128,11 +129,11 @@ class ITTA(GradientAdapter):
         return z
 
     def learn_rotation(self, x: Tensor) -> Tensor:
-        turns = torch.randint(4, (len(x),), generator=self.generator)
-        turned = torch.stack([image.rot90(int(k), (1, 2)) for image, k in zip(x, turns)])
+        turns = torch.randint(4, (len(x),), generator=self.generator).to(x.device)
+        turned = rotate(x, turns)
         for _ in range(self.hp.steps):
             logits = self.rotation_logits(turned, self.adapt_block)
-            self.step(self.hp.loss_scale * F.cross_entropy(logits, turns.to(x.device)))
+            self.step(self.hp.loss_scale * F.cross_entropy(logits, turns))
         return self.before(x)[0]
 
     def loss(self, z: Tensor, z_aug: Tensor) -> Tensor:

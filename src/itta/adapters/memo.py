@@ -2,7 +2,7 @@
 https://arxiv.org/abs/2110.09506
 
 Where we differ: the views are those of training (crop, flip, colour jitter, grey), where the paper mixes chains of
-AugMix, which also turn, shear and posterise.
+AugMix, which also turn, shear and posterise; and where the paper takes AdamW there is Adam, without weight decay.
 """
 
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from itta.errors import InputError
 from itta.functional.augment import augment, draw_augmentation
 from itta.functional.entropy import entropy_of_mean
 from itta.hparams import hp
+from itta.nn.batch_norm import mix_statistics
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Hparams(gradient.Hparams):
     episodic: bool = hp(True, "start every image from the trained model, instead of carrying on along the stream")
     optimizer: Literal["adam", "sgd"] = hp("sgd", "adam, or plain SGD")
     views: int = hp(32, "B, augmented views of each image")
+    prior: float = hp(16.0, "N, how many images like this one the stored statistics of batch normalisation count for")
 
 
 class MEMO(GradientAdapter):
@@ -35,6 +37,8 @@ class MEMO(GradientAdapter):
     L = H(p̄),  p̄ = 1/B Σ_b softmax f(a_b(x));
 
     then the image is predicted as it is, and the trained weights come back.
+
+    Batch normalisation reads (N · stored + 1 · present) / (N + 1) statistics, of the views and of the image alike.
     """
 
     name = "memo"
@@ -46,6 +50,10 @@ class MEMO(GradientAdapter):
     def scope(self) -> dict[str, nn.Parameter]:
         if self.hp.views < 1:
             raise InputError(f"views must be at least 1, got {self.hp.views}.")
+        if not self.hp.prior >= 0:
+            raise InputError(f"prior must be at least 0, got {self.hp.prior}.")
+        share = 1 / (self.hp.prior + 1)
+        mix_statistics(self.model.backbone, lambda n: share)  # however many views: they are one image
         return whole_backbone(self.model) | head(self.model)
 
     def adapt(self, x: Tensor) -> Tensor:

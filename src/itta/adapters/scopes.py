@@ -8,13 +8,12 @@ from itta.algorithms.base import Algorithm
 NORMS = (BatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 
-def norm_affine(model: Algorithm, but_last_block: bool = False) -> dict[str, nn.Parameter]:
-    """Weights and biases of the backbone's normalisation layers, of all or of all but the last block."""
-    last = f"backbone.{model.backbone.block_names[-1]}."
+def norm_affine(model: Algorithm) -> dict[str, nn.Parameter]:
+    """Weights and biases of the backbone's normalisation layers."""
     return {
         f"backbone.{name}.{key}": p
         for name, module in model.backbone.named_modules()
-        if isinstance(module, NORMS) and not (but_last_block and f"backbone.{name}".startswith(last))
+        if isinstance(module, NORMS)
         for key, p in module.named_parameters(recurse=False)
     }
 

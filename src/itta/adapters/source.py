@@ -7,6 +7,8 @@ from itta.adapters.base import Adapter, check_images
 
 
 class Source(Adapter):
+    """Predicts f_φ(f_θ(x)), and learns nothing."""
+
     name = "source"
     paper = "none: the trained model as it is"
     predicts = "before"

@@ -20,11 +20,14 @@ from itta.algorithms.mixstyle import MixStyle
 from itta.algorithms.mixup import Mixup
 from itta.algorithms.mldg import MLDG
 from itta.algorithms.mmd import MMD
+from itta.algorithms.mt3 import MT3
 from itta.algorithms.mtl import MTL
 from itta.algorithms.rsc import RSC
 from itta.algorithms.sagnet import SagNet
 from itta.algorithms.sd import SD
 from itta.algorithms.selfreg import SelfReg
+from itta.algorithms.ttt import TTT
+from itta.algorithms.ttt_plus import TTTPlus
 from itta.algorithms.vrex import VREx
 from itta.errors import InputError, unknown
 
@@ -32,7 +35,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     a.name: a
     for a in (
         ERM, IRM, GroupDRO, Mixup, MLDG, CORAL, MMD, DANN, CDANN, MTL, SagNet, ARM, VREx, RSC, SelfReg, MixStyle, Fish,
-        SD, CAD, CondCAD, Fishr, FeatureCritic, MetaReg, Consistency, ITTA,
+        SD, CAD, CondCAD, Fishr, FeatureCritic, MetaReg, TTT, TTTPlus, MT3, Consistency, ITTA,
     )
 }  # fmt: skip
 

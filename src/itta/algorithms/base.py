@@ -86,6 +86,7 @@ class Algorithm(nn.Module):
         self.head = task.make_head(self.backbone.dim, task.n_classes)
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self.style_bank: StyleBank | None = None
+        self.fisher: dict[str, Tensor] | None = None  # by parameter, of normalisation layers
         self.add_optimizer("main", self.parameters(), hp.lr, hp.weight_decay)
 
     def add_optimizer(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from itta.adapters import ADAPTERS
+from itta.adapters import ADAPTERS, Adapter
 from itta.algorithms import ALGORITHMS, base
 from itta.algorithms.base import Needs
 from itta.data.emoji import STYLES
@@ -25,7 +25,12 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
             for name, a in ALGORITHMS.items()
         },
         "adapters": {
-            name: {"about": a.paper, "predicts": f"{a.predicts} its update", "hparams": hparams(a.Hparams)}
+            name: {
+                "about": a.paper,
+                "needs": asdict(a.needs) | {"predicts": a.predicts},
+                "needs_in_words": adapter_in_words(a),
+                "hparams": hparams(a.Hparams),
+            }
             for name, a in ADAPTERS.items()
         },
         "backbones": {
@@ -44,8 +49,6 @@ def in_full(entry: Mapping[str, Any]) -> str:
     lines = [entry["about"]]
     if "needs_in_words" in entry:
         lines.append(entry["needs_in_words"])
-    if "predicts" in entry:
-        lines.append(f"predicts {entry['predicts']}")
     for name, h in entry.get("hparams", {}).items():
         if h["own"]:
             searched = f" [{h['searched']}]" if h["searched"] else ""
@@ -71,6 +74,20 @@ def in_words(needs: Needs) -> str:
         f"second order: {needs.second_order}": needs.second_order,
         "predicts by batch": needs.batch_prediction,
         f"one source domain: {needs.single_source}": True,
+    }
+    return "; ".join(fact for fact, holds in facts.items() if holds)
+
+
+def adapter_in_words(adapter: type[Adapter]) -> str:
+    """Write what an adapter needs and does on one line."""
+    needs = adapter.needs
+    facts = {
+        "batch normalisation": needs.batch_norm,
+        f"≥ {needs.batch} images at a time": needs.batch > 1,
+        f"from the source: {needs.source}": needs.source,
+        f"a model trained with {needs.training}": needs.training,
+        f"changes {needs.changes}": True,
+        f"predicts {adapter.predicts} its update": needs.changes != "nothing",
     }
     return "; ".join(fact for fact, holds in facts.items() if holds)
 

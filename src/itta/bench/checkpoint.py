@@ -1,6 +1,7 @@
 """Checkpoints and trained models on disk: safetensors and JSON, written atomically, never a pickle.
 
-A trained model is a directory with ``model.safetensors`` (weights, f_w, style bank) and ``model.json`` (what they are).
+A trained model is a directory with ``model.safetensors`` (weights, f_w, style bank, Fisher
+information) and ``model.json`` (what they are).
 """
 
 import json
@@ -80,6 +81,7 @@ def save_model(folder: Path, algorithm: Algorithm, backbone: str, about: Mapping
     bank = algorithm.style_bank
     if bank is not None:
         tensors |= with_prefix("style_bank.", bank.tensors())
+    tensors |= with_prefix("fisher.", algorithm.fisher or {})
     save_tensors(folder / "model.safetensors", tensors, {})
     description = {
         "format": FORMAT,
@@ -124,6 +126,7 @@ def load(path: str | Path) -> Algorithm:
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / 'model.json'} is damaged or not ours: {error!r} is missing or wrong.") from error
     tensors, _ = load_tensors(folder / "model.safetensors")
+    algorithm.fisher = without_prefix("fisher.", tensors) or None  # models without one may be older
     try:
         algorithm.load_state_dict(without_prefix("model.", tensors))
         if bank_domains is not None:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from itta import records
 from itta.adapters import adapt
+from itta.adapters.eata import fisher_information
 from itta.algorithms import Algorithm, Task, find_algorithm
 from itta.bench.checkpoint import Progress, load_checkpoint, save_checkpoint, save_model
 from itta.bench.evaluate import evaluate
@@ -28,7 +30,7 @@ from itta.seeds import derive_seed, seed_all
 from itta.trial import Trial
 
 CHECKPOINT_SECONDS = 60.0
-BANK_IMAGES = 64  # per source domain
+SOURCE_IMAGES = 64  # per source domain, for what the model takes along from the source data
 LOCK = ".lock"
 Report = Callable[[int, dict[str, float]], None]
 
@@ -59,6 +61,7 @@ def train(
         progress = restore(out, algorithm, trial)
         learn(trial, algorithm, loader, dataset, splits, progress, out, eval_every, report, asked_to_stop)
         algorithm.style_bank = source_styles(algorithm, dataset, splits, trial)
+        algorithm.fisher = source_fisher(algorithm, dataset, splits, trial)
         save_model(out, algorithm, trial.backbone, {"trial": trial.to_json(), "steps": progress.step})
     return algorithm.eval()
 
@@ -215,14 +218,30 @@ def accuracies(
 
 def source_styles(algorithm: Algorithm, dataset: DomainDataset, splits: dict[str, Split], trial: Trial) -> StyleBank:
     """The style bank: styles of some training images of each source domain."""
-
-    def batches(domain: str) -> Iterator[torch.Tensor]:
-        rng = np.random.RandomState(derive_seed(trial.seed, "style bank", domain))
-        chosen = rng.permutation(splits[domain].train)[:BANK_IMAGES]
-        return (algorithm.inputs(x) for _, x, _ in stream(dataset.domain(domain), chosen, 32))
-
-    images = {domain: batches(domain) for domain in trial.train_domains}
+    batches = source_images(dataset, splits, trial)
+    images = {domain: map(algorithm.inputs, batches[domain]) for domain in trial.train_domains}
     return collect_styles(algorithm.backbone, images, algorithm.backbone.block_names[:2])
+
+
+def source_fisher(
+    algorithm: Algorithm, dataset: DomainDataset, splits: dict[str, Split], trial: Trial
+) -> dict[str, Tensor] | None:
+    """The Fisher information on the same images, where the backbone has the batch normalisation it is meant for."""
+    if not any(isinstance(m, BatchNorm) for m in algorithm.backbone.modules()):
+        return None
+    batches = (x for images in source_images(dataset, splits, trial).values() for x in images)
+    return fisher_information(algorithm, (x for x in batches if len(x) > 1)) or None  # one image has no statistics
+
+
+def source_images(dataset: DomainDataset, splits: dict[str, Split], trial: Trial) -> dict[str, Iterator[Tensor]]:
+    """Batches of some training images of each source domain."""
+
+    def batches(domain: str) -> Iterator[Tensor]:
+        rng = np.random.RandomState(derive_seed(trial.seed, "style bank", domain))
+        chosen = rng.permutation(splits[domain].train)[:SOURCE_IMAGES]
+        return (x for _, x, _ in stream(dataset.domain(domain), chosen, 32))
+
+    return {domain: batches(domain) for domain in trial.train_domains}
 
 
 @contextmanager

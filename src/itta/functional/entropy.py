@@ -9,8 +9,8 @@ def entropy(logits: Tensor) -> Tensor:
     """The entropy of each prediction, in nats, [B].
 
     >>> import torch
-    >>> entropy(torch.tensor([[0.0, 0.0], [100.0, 0.0]]))
-    tensor([0.6931, 0.0000])
+    >>> entropy(torch.tensor([[0.0, 0.0], [3.0, 0.0]]))
+    tensor([0.6931, 0.1909])
     """
     log_p = logits.log_softmax(1)
     return -(log_p.exp() * log_p).sum(1)

@@ -1,0 +1,85 @@
+"""BN adaptation. Improving robustness against common corruptions by covariate shift adaptation.
+Schneider, Rusak, Eck, Bringmann, Brendel, Bethge, NeurIPS 2020. https://arxiv.org/abs/2006.16971
+
+Also known as AdaBN (Li et al., https://arxiv.org/abs/1603.04779) and, with the batch's statistics alone, as
+prediction-time batch normalisation (Nado et al., https://arxiv.org/abs/2006.10963): ``mode=batch``.
+The batch's variance divides by the number of values, not by one less, so every mixture ends in ``mode=batch``.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from itta.adapters.base import Adapter, Needs
+from itta.algorithms.base import Algorithm
+from itta.errors import InputError
+from itta.hparams import hp
+from itta.nn.batch_norm import mix_statistics
+
+
+@dataclass(frozen=True)
+class Hparams:
+    mode: Literal["batch", "alpha", "prior", "ema"] = hp(
+        "prior", "the batch's share a of the statistics: 1; alpha; n/(N + n) for n images; momentum, and carried on"
+    )
+    alpha: float = hp(0.1, "the share of mode=alpha")
+    prior: float = hp(16.0, "N of mode=prior: how many images the training statistics count for")
+    momentum: float = hp(0.1, "the share of mode=ema, whose result is the next batch's start")
+
+
+class BNAdapt(Adapter):
+    """Each batch normalisation uses (μ, v) = (1 − a)·(μ_s, v_s) + a·(μ_batch, v_batch); no gradient is taken.
+
+    μ_s and v_s are those of training, or with mode=ema those that the last batch left: μ_s ← μ, v_s ← v.
+    """
+
+    name = "bn_adapt"
+    paper = (
+        "Schneider et al., Improving robustness against common corruptions by covariate shift adaptation, NeurIPS 2020"
+    )
+    Hparams = Hparams
+    needs = Needs(batch_norm=True, changes="statistics of batch normalisation")
+    predicts = "after"
+
+    def __init__(self, trained: Algorithm, hp: Any) -> None:
+        super().__init__(trained, hp)
+        for name in ("alpha", "momentum"):
+            if not 0 <= getattr(hp, name) <= 1:
+                raise InputError(f"{name} must lie between 0 and 1, got {getattr(hp, name)}.")
+        if not hp.prior > 0:
+            raise InputError(f"prior must be above 0, got {hp.prior}: for the batch's statistics alone set mode=batch.")
+        self.norms = mix_statistics(self.model.backbone, self.share, track=hp.mode == "ema")
+        self.start = self.state_dict()
+
+    def share(self, n: int) -> float:
+        """a, for a batch of n images."""
+        shares = {"batch": 1.0, "alpha": self.hp.alpha, "prior": n / (self.hp.prior + n), "ema": self.hp.momentum}
+        return shares[self.hp.mode]
+
+    def check(self, x: Tensor) -> None:
+        super().check(x)
+        if self.hp.mode == "batch" and len(x) == 1:
+            raise InputError(
+                f"{self.name} with mode=batch needs at least 2 images at a time, got 1: "
+                "send larger batches, or set mode=prior."
+            )
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> Tensor:
+        self.check(x)
+        return self.model.predict(x)
+
+    def reset(self) -> None:
+        self.load_state_dict(self.start)
+
+    def statistics(self) -> dict[str, Tensor]:
+        return {f"{name}.{key}": b for name, m in self.norms.items() for key, b in m.norm.named_buffers()}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: b.clone() for name, b in self.statistics().items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, b in self.statistics().items():
+            b.copy_(state[name])

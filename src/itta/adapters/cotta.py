@@ -1,0 +1,118 @@
+"""CoTTA. Continual Test-Time Domain Adaptation. Wang, Fink, Van Gool, Dai, CVPR 2022.
+https://arxiv.org/abs/2203.13591
+
+The teacher's views are DomainBed's augmentation (crop, flip, colour jitter, grey), drawn image by image, in place of
+CoTTA's colour jitter, affine map, blur, noise and flip: there is neither rotation nor blur nor noise. All parameters of
+backbone and head move and may be restored; the release restores those called weight or bias. The target is computed in
+one of its two ways only, the one that is used.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from itta.adapters import gradient
+from itta.adapters.base import Needs, check_images
+from itta.adapters.gradient import GradientAdapter
+from itta.adapters.scopes import head, use_batch_statistics, whole_backbone
+from itta.errors import InputError
+from itta.functional.augment import augment, draw_augmentation
+from itta.hparams import hp
+
+
+@dataclass(frozen=True)
+class Hparams(gradient.Hparams):
+    views: int = hp(32, "augmented views that the teacher's target is averaged over")
+    threshold: float = hp(0.92, "mean confidence of the trained model below which the target is averaged over views")
+    ema: float = hp(0.999, "share of itself that the teacher keeps at each update")
+    restore: float = hp(0.01, "probability of each weight to return to the trained model's after an update")
+    loss: Literal["one-way", "symmetric"] = hp(
+        "one-way", "cross-entropy to the teacher, or half of it and half of the teacher's to the student"
+    )
+
+
+class CoTTA(GradientAdapter):
+    """t = mean over views of f_T(augment(x)) if mean max softmax f_0(x) < threshold, else f_T(x), in logits; predict t.
+
+    θ ← step on −mean Σ_k softmax(t)_k log softmax(f_θ(x))_k; θ_T ← ema·θ_T + (1−ema)·θ; then each entry of θ
+    returns to that of the trained model θ_0 with probability ``restore``.
+
+    Student θ, teacher T and the trained model 0 all normalise by the statistics of the batch before them.
+    """
+
+    name = "cotta"
+    paper = "Wang et al., Continual Test-Time Domain Adaptation, CVPR 2022"
+    Hparams = Hparams
+    needs = Needs(batch=2, changes="all of backbone and head, and a teacher that follows them")
+    predicts = "before"
+
+    def scope(self) -> dict[str, nn.Parameter]:
+        if self.hp.views < 1:
+            raise InputError(f"views must be at least 1, got {self.hp.views}.")
+        for name in ("threshold", "ema", "restore"):
+            if not 0 <= getattr(self.hp, name) <= 1:
+                raise InputError(f"{name} must be between 0 and 1, got {getattr(self.hp, name)}.")
+        use_batch_statistics(self.model)
+        return {**whole_backbone(self.model), **head(self.model)}
+
+    def fresh(self) -> dict[str, Tensor]:
+        """The teacher's parameters."""
+        return {name: value.clone() for name, value in self.start.items()}
+
+    def forget(self) -> None:
+        super().forget()
+        self.extra = self.fresh()
+
+    def check(self, x: Tensor) -> None:
+        super().check(x)
+        check_images(x, x.shape[-1])  # views are square
+
+    def adapt(self, x: Tensor) -> Tensor:
+        unsure = self.confidence(x) < self.hp.threshold
+        for _ in range(self.hp.steps):
+            target = self.target(x, self.hp.views if unsure else 0)
+            self.step(self.loss(self.model.predict(x), target))
+            self.follow()
+            self.return_to_start(self.draw_returning())
+        return target
+
+    @torch.no_grad()
+    def confidence(self, x: Tensor) -> float:
+        """How sure the trained model is, averaged over the batch."""
+        return float(functional_call(self.model, self.start, (x,)).softmax(1).amax(1).mean())
+
+    @torch.no_grad()
+    def target(self, x: Tensor, views: int) -> Tensor:
+        """The teacher's logits, averaged over augmented views, or of the images as they are."""
+        if views == 0:
+            return functional_call(self.model, self.extra, (x,))
+        drawn = (draw_augmentation(len(x), self.generator) for _ in range(views))
+        return torch.stack([functional_call(self.model, self.extra, (augment(x, d),)) for d in drawn]).mean(0)
+
+    def loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        to_teacher = F.cross_entropy(logits, target.softmax(1))
+        if self.hp.loss == "one-way":
+            return to_teacher
+        return (to_teacher + F.cross_entropy(target, logits.softmax(1))) / 2
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Move the teacher a little towards the student."""
+        for name, p in self.moving.items():
+            self.extra[name].lerp_(p, 1 - self.hp.ema)
+
+    def draw_returning(self) -> dict[str, Tensor]:
+        """Draw which entries of which parameter return to the trained model's."""
+        return {
+            name: (torch.rand(p.shape, generator=self.generator) < self.hp.restore).to(p.device)
+            for name, p in self.moving.items()
+        }
+
+    @torch.no_grad()
+    def return_to_start(self, returning: dict[str, Tensor]) -> None:
+        for name, p in self.moving.items():
+            p.copy_(torch.where(returning[name], self.start[name], p))

@@ -1,0 +1,57 @@
+"""LAME. Parameter-free Online Test-time Adaptation. Boudiaf, Mueller, Ben Ayed, Bertinetto, CVPR 2022.
+https://arxiv.org/abs/2201.05718
+
+An image is never its own neighbour, also among duplicates. It helps where a batch's images tend to be of one class, and
+can hurt where they are drawn at random.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from itta.adapters.base import Adapter
+from itta.algorithms.base import Algorithm
+from itta.errors import InputError
+from itta.functional.affinity import agree, knn_affinity, linear_affinity, rbf_affinity
+from itta.hparams import hp
+
+
+@dataclass(frozen=True)
+class Hparams:
+    affinity: Literal["knn", "rbf", "linear"] = hp(
+        "knn", "W: 1 for the nearest neighbours; exp(−d²/2σ²), σ the mean distance to the k-th of them; z·z"
+    )
+    neighbours: int = hp(5, "k")
+    iterations: int = hp(100, "at the most; fewer once the energy has settled")
+
+
+class LAME(Adapter):
+    """min_Y Σ_i KL(Y_i ‖ p_i) − ½ Σ_ij W_ij Y_i·Y_j over the batch, by Y ← softmax(log p + W·Y) from Y = p.
+
+    W is the affinity of the L2-normalised features. The network stays as it is, and nothing is kept between batches.
+    """
+
+    name = "lame"
+    paper = "Boudiaf et al., Parameter-free Online Test-time Adaptation, CVPR 2022"
+    Hparams = Hparams
+    predicts = "after"
+
+    def __init__(self, trained: Algorithm, hp: Any) -> None:
+        super().__init__(trained, hp)
+        for name in ("neighbours", "iterations"):
+            if getattr(hp, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(hp, name)}.")
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> Tensor:
+        self.check(x)
+        z = self.model.features(x)
+        return agree(self.model.classify(z).log_softmax(1), self.affinity(F.normalize(z)), self.hp.iterations)
+
+    def affinity(self, z: Tensor) -> Tensor:
+        if self.hp.affinity == "linear":
+            return linear_affinity(z)
+        return (knn_affinity if self.hp.affinity == "knn" else rbf_affinity)(z, self.hp.neighbours)

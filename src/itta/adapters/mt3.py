@@ -1,0 +1,88 @@
+"""MT3, the test-time half. MT3: Meta Test-Time Training for Self-Supervised Test-Time Adaption.
+Bartler, Bühler, Wiewel, Döbler, Yang, AISTATS 2022. https://arxiv.org/abs/2103.16201
+
+Where we differ: views are those of training. Further steps than the one that training prepared for go on with the same
+views. With ``per=batch`` a batch is a task, as in training, with a pair of views or a few of each image.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from itta.adapters import gradient
+from itta.adapters.base import Needs
+from itta.adapters.gradient import GradientAdapter
+from itta.algorithms import mt3
+from itta.algorithms.base import Algorithm
+from itta.errors import InputError
+from itta.functional.self_supervision import byol, draw_views, make_views
+from itta.hparams import hp
+
+
+@dataclass(frozen=True)
+class Hparams(gradient.Hparams):
+    lr: float = hp(0.0, "learning rate; 0 takes the inner step's of training")
+    steps: int = hp(1, "updates per image, or per batch")
+    episodic: bool = hp(True, "start every image, or batch, from the trained model")
+    optimizer: Literal["adam", "sgd"] = hp("sgd", "adam, or plain SGD")
+    per: Literal["image", "batch"] = hp("image", "adapt to one image after another, or to a batch together")
+    views: int = hp(32, "pairs of augmented views in an update; at least one of each image")
+
+
+class MT3(GradientAdapter):
+    """The inner step of training, on pairs of views a, b of one image; projector g and predictor q move along:
+
+    θ, g, q ← step on ⟨2 − 2 cos(q(g(f_θ(a))), v_b)⟩ + ⟨2 − 2 cos(q(g(f_θ(b))), v_a)⟩, gradients clipped as there,
+
+    v = g(f_θ(·)) before the first step; then the image is predicted, and the trained weights come back.
+    """
+
+    name = "mt3"
+    paper = "Bartler et al., MT3: Meta Test-Time Training for Self-Supervised Test-Time Adaption, AISTATS 2022"
+    Hparams = Hparams
+    needs = Needs(training="mt3", changes="all weights but the head's, anew for each image")
+    predicts = "after"
+
+    model: mt3.MT3
+
+    def __init__(self, trained: Algorithm, hp: Any) -> None:
+        if not isinstance(trained, mt3.MT3):
+            raise InputError(
+                f"a model trained with {trained.name!r} has no projector and predictor: train with --algorithm mt3."
+            )
+        super().__init__(trained, replace(hp, lr=hp.lr or trained.hp.mt3_inner_lr))
+
+    def scope(self) -> dict[str, nn.Parameter]:
+        if self.hp.views < 1:
+            raise InputError(f"views must be at least 1, got {self.hp.views}.")
+        return {name: p for name, p in self.model.named_parameters() if not name.startswith("head.")}
+
+    def adapt(self, x: Tensor) -> Tensor:
+        logits = []
+        for i, group in enumerate(x.split(1) if self.hp.per == "image" else [x]):
+            if self.hp.episodic and i > 0:
+                self.forget()
+            self.learn(group.repeat(-(-self.hp.views // len(group)), 1, 1, 1))
+            with torch.no_grad():
+                logits.append(self.model.predict(group))
+        return torch.cat(logits)
+
+    def learn(self, x: Tensor) -> None:
+        views = make_views(x, draw_views(len(x), self.generator))
+        target: Tensor | None = None
+        for _ in range(self.hp.steps):
+            projected = self.model.project(views)
+            target = projected.detach() if target is None else target
+            self.step(byol(self.model.predictor(projected), target))
+
+    def step(self, loss: Tensor) -> None:
+        """As the inner step of training: each tensor's gradient is clipped."""
+        self.optimizer.zero_grad()
+        loss.backward(inputs=list(self.moving.values()))
+        for p in self.moving.values():
+            if p.grad is not None:
+                p.grad = mt3.clip(p.grad, self.model.hp.mt3_clip)
+        self.optimizer.step()
+        self.last_loss = float(loss.detach())

@@ -1,0 +1,133 @@
+"""NOTE. NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation.
+Gong, Jeong, Kim, Kim, Shin, Lee, NeurIPS 2022. https://arxiv.org/abs/2208.05117
+
+Without its instance-aware batch normalisation (IABN), which needs a source model trained with it: what is here is the
+other half, prediction by running statistics and learning from a prediction-balanced reservoir (PBRS), on the model's
+own batch normalisation. Numbers of the whole method are not to be expected of it.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+
+from itta.adapters import gradient
+from itta.adapters.base import Needs, check_images
+from itta.adapters.gradient import GradientAdapter
+from itta.adapters.scopes import norm_affine
+from itta.errors import InputError
+from itta.functional.entropy import entropy
+from itta.hparams import hp
+from itta.nn.optimizer import with_prefix, without_prefix
+from itta.nn.robust_norm import learning_statistics, statistics
+
+
+@dataclass(frozen=True)
+class Hparams(gradient.Hparams):
+    lr: float = hp(1e-4, "learning rate")
+    steps: int = hp(1, "updates each time it learns")
+    memory: int = hp(64, "images remembered")
+    every: int = hp(64, "images between two times it learns")
+    bn_momentum: float = hp(0.01, "share of the memory's statistics in the running ones, at each update")
+
+
+class NOTE(GradientAdapter):
+    """Each image is predicted by running statistics, hence by itself, and offered to the memory under its prediction ŷ.
+
+    Once in ``every`` images: weights and biases of batch normalisation ← step on mean H(f(memory)) / K, the memory
+    normalised by its own statistics, and running ← (1−m)·running + m·memory's.
+
+    The result does not depend on how the stream is cut into batches.
+    """
+
+    name = "note"
+    paper = "Gong et al., NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation, NeurIPS 2022"
+    Hparams = Hparams
+    needs = Needs(batch_norm=True, changes="weights, biases and running statistics of batch normalisation")
+    predicts = "before"
+
+    def scope(self) -> dict[str, nn.Parameter]:
+        for name in ("memory", "every"):
+            if getattr(self.hp, name) < 2:  # the variance of one image may not exist
+                raise InputError(f"{name} must be at least 2, got {getattr(self.hp, name)}.")
+        if not 0 <= self.hp.bn_momentum <= 1:
+            raise InputError(f"bn_momentum must be between 0 and 1, got {self.hp.bn_momentum}.")
+        if self.hp.episodic:
+            raise InputError("episodic=True leaves note nothing to do: what it learns serves later batches only.")
+        for module in self.model.backbone.modules():
+            if isinstance(module, BatchNorm):
+                module.momentum, module.num_batches_tracked = self.hp.bn_momentum, None
+        return norm_affine(self.model)
+
+    def fresh(self) -> dict[str, Tensor]:
+        like, size = next(self.model.parameters()), self.model.task.image_size
+        running = {name: value.clone() for name, value in statistics(self.model.backbone, "backbone").items()}
+        return {
+            **with_prefix("running.", running),
+            "images": like.new_zeros(self.hp.memory, 3, size, size),
+            "labels": torch.full((self.hp.memory,), -1),  # of a free place
+            "predicted": torch.zeros(self.model.task.n_classes, dtype=torch.long),  # how often each class was
+        }
+
+    def check(self, x: Tensor) -> None:
+        check_images(x, self.model.task.image_size)
+
+    def adapt(self, x: Tensor) -> Tensor:
+        seen, every = int(self.extra["predicted"].sum()), self.hp.every
+        parts = x.tensor_split(tuple(range(every - seen % every, len(x), every)))
+        return torch.cat([self.meet(part) for part in parts])
+
+    def meet(self, x: Tensor) -> Tensor:
+        """Predict and remember images that lie between two updates, and learn if the last of them completes a round."""
+        with torch.no_grad():
+            logits = self.run(x)
+            for image, label in zip(x, logits.argmax(1).tolist()):
+                self.remember(image, label, *torch.rand(2, generator=self.generator).tolist())
+        if int(self.extra["predicted"].sum()) % self.hp.every == 0:
+            self.learn(self.extra["images"][self.extra["labels"].to(x.device) >= 0])
+        return logits
+
+    def run(self, x: Tensor) -> Tensor:
+        return functional_call(self.model, without_prefix("running.", self.extra), (x,))
+
+    def remember(self, image: Tensor, label: int, keep: float, which: float) -> None:
+        """Offer an image to the memory; the last two are uniform draws."""
+        self.extra["predicted"][label] += 1
+        place = reservoir_place(self.extra["labels"], label, int(self.extra["predicted"][label]), keep, which)
+        if place is not None:
+            self.extra["images"][place] = image
+            self.extra["labels"][place] = label
+
+    def learn(self, images: Tensor) -> None:
+        for _ in range(self.hp.steps):
+            with learning_statistics(self.model.backbone):
+                logits = self.run(images)
+            self.step(entropy(logits).mean() / logits.shape[1])
+
+
+def reservoir_place(labels: Tensor, label: int, predicted: int, keep: float, which: float) -> int | None:
+    """Where a prediction-balanced reservoir puts an image of class ``label``, predicted so often with this one.
+
+    A free place; else, if other classes hold the most places, one of theirs; else, with the probability held/predicted
+    of reservoir sampling, one of its own class; else none. ``keep`` and ``which`` are uniform draws from [0, 1).
+
+    >>> reservoir_place(torch.tensor([0, 1, 0, -1]), 0, 3, keep=0.0, which=0.0)
+    3
+    >>> reservoir_place(torch.tensor([0, 1, 0, 0]), 1, 2, keep=0.9, which=0.9)  # the last of class 0
+    3
+    >>> reservoir_place(torch.tensor([0, 1, 0, 0]), 0, 6, keep=0.6, which=0.0)  # 3 of 6, and the draw is above
+    """
+    free = (labels < 0).nonzero()
+    if len(free):
+        return int(free[0])
+    held = labels.bincount(minlength=label + 1)
+    if held[label] == held.max():
+        if keep >= int(held[label]) / predicted:
+            return None
+        candidates = labels == label
+    else:
+        candidates = held[labels] == held.max()
+    places = candidates.nonzero()[:, 0]
+    return int(places[int(which * len(places))])

@@ -1,0 +1,169 @@
+"""RoTTA. Robust Test-Time Adaptation in Dynamic Scenarios. Yuan, Xie, Li, CVPR 2023.
+https://arxiv.org/abs/2303.13899
+
+The student's strong view is DomainBed's augmentation (crop, flip, colour jitter, grey) in place of RoTTA's colour
+jitter, affine map, blur, noise and flip. A batch is cut where an update falls due, so that its later images are
+predicted by the updated teacher; the release predicts the whole batch first, the same where batches end at updates.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from itta.adapters import gradient
+from itta.adapters.base import Needs, check_images
+from itta.adapters.gradient import GradientAdapter
+from itta.adapters.scopes import norm_affine
+from itta.errors import InputError
+from itta.functional.augment import augment, draw_augmentation
+from itta.functional.entropy import entropy
+from itta.hparams import hp
+from itta.nn.optimizer import with_prefix, without_prefix
+from itta.nn.robust_norm import learning_statistics, statistics, use_robust_norm
+
+
+@dataclass(frozen=True)
+class Hparams(gradient.Hparams):
+    steps: int = hp(1, "updates each time it learns")
+    memory: int = hp(64, "images remembered")
+    every: int = hp(64, "images between two times it learns")
+    lambda_t: float = hp(1.0, "weight of age in the choice of what to forget")
+    lambda_u: float = hp(1.0, "weight of uncertainty in the choice of what to forget")
+    share: float = hp(0.05, "share of the memory's statistics in robust batch normalisation, at each update")
+    nu: float = hp(0.001, "share of the student that the teacher takes over at each update")
+
+
+class RoTTA(GradientAdapter):
+    """The teacher T predicts each image by running statistics, hence by itself; memory keeps what is fresh and sure.
+
+    Once in ``every`` images, on the remembered m with ages a (in images, over the size of the memory):
+    γ, β of batch normalisation ← step on mean σ(−a)·CE(f(augment(m)), softmax f_T(m)); T ← (1−ν)·T + ν·student.
+    Both passes blend the memory's statistics into their network's own running ones (`RobustNorm`).
+
+    The result does not depend on how the stream is cut into batches.
+    """
+
+    name = "rotta"
+    paper = "Yuan et al., Robust Test-Time Adaptation in Dynamic Scenarios, CVPR 2023"
+    Hparams = Hparams
+    needs = Needs(
+        batch_norm=True, changes="weights, biases and running statistics of batch normalisation, and a teacher's"
+    )
+    predicts = "before"
+
+    def scope(self) -> dict[str, nn.Parameter]:
+        for name in ("memory", "every"):
+            if getattr(self.hp, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self.hp, name)}.")
+        for name in ("share", "nu"):
+            if not 0 <= getattr(self.hp, name) <= 1:
+                raise InputError(f"{name} must be between 0 and 1, got {getattr(self.hp, name)}.")
+        for name in ("lambda_t", "lambda_u"):
+            if not 0 <= getattr(self.hp, name) < math.inf:
+                raise InputError(f"{name} must be finite and not negative, got {getattr(self.hp, name)}.")
+        if self.hp.episodic:
+            raise InputError("episodic=True leaves rotta nothing to do: what it learns serves later batches only.")
+        affine = norm_affine(self.model)
+        use_robust_norm(self.model.backbone, self.hp.share)
+        return affine
+
+    def fresh(self) -> dict[str, Tensor]:
+        like, size, places = next(self.model.parameters()), self.model.task.image_size, self.hp.memory
+        running = statistics(self.model.backbone, "backbone")
+        networks = {**with_prefix("student.", running), **with_prefix("teacher.", {**self.start, **running})}
+        return {
+            **{name: value.clone() for name, value in networks.items()},
+            "images": like.new_zeros(places, 3, size, size),
+            "labels": torch.full((places,), -1),  # of a free place
+            "entropy": torch.zeros(places, dtype=torch.double),
+            "age": torch.zeros(places, dtype=torch.long),
+            "seen": torch.zeros((), dtype=torch.long),
+        }
+
+    def check(self, x: Tensor) -> None:
+        check_images(x, self.model.task.image_size)
+
+    def adapt(self, x: Tensor) -> Tensor:
+        seen, every = int(self.extra["seen"]), self.hp.every
+        parts = x.tensor_split(tuple(range(every - seen % every, len(x), every)))
+        return torch.cat([self.meet(part) for part in parts])
+
+    def meet(self, x: Tensor) -> Tensor:
+        """Predict and remember images that lie between two updates, and learn if the last of them completes a round."""
+        with torch.no_grad():
+            logits = self.run("teacher.", x)
+            for image, label, uncertainty in zip(x, logits.argmax(1).tolist(), entropy(logits).tolist()):
+                self.remember(image, label, uncertainty)
+        if int(self.extra["seen"]) % self.hp.every == 0:
+            self.learn()
+        return logits
+
+    def run(self, network: str, x: Tensor) -> Tensor:
+        return functional_call(self.model, without_prefix(network, self.extra), (x,))
+
+    def remember(self, image: Tensor, label: int, uncertainty: float) -> None:
+        """Offer an image to the memory, then let all that is in it grow older."""
+        extra, classes = self.extra, self.model.task.n_classes
+        scores = self.score(extra["age"], extra["entropy"])
+        score = self.score(torch.zeros(()), torch.tensor(uncertainty, dtype=torch.double))
+        place = balanced_place(extra["labels"], scores, label, float(score), classes)
+        if place is not None:
+            extra["images"][place] = image
+            extra["labels"][place] = label
+            extra["entropy"][place] = uncertainty
+            extra["age"][place] = 0
+        extra["age"] += 1
+        extra["seen"] += 1
+
+    def score(self, age: Tensor, uncertainty: Tensor) -> Tensor:
+        """How little an image is worth keeping: λ_t·σ(age/N) + λ_u·H/ln K."""
+        highest = math.log(max(self.model.task.n_classes, 2))
+        return self.hp.lambda_t * (age.double() / self.hp.memory).sigmoid() + self.hp.lambda_u * uncertainty / highest
+
+    def learn(self) -> None:
+        held = self.extra["labels"] >= 0
+        images = self.extra["images"][held.to(self.extra["images"].device)]
+        weight = (-self.extra["age"][held].double() / self.hp.memory).sigmoid().to(images)  # e^−a / (1 + e^−a)
+        for _ in range(self.hp.steps):
+            drawn = draw_augmentation(len(images), self.generator)
+            with learning_statistics(self.model.backbone):
+                with torch.no_grad():
+                    target = self.run("teacher.", images).softmax(1)
+                logits = self.run("student.", augment(images, drawn))
+            self.step((weight * F.cross_entropy(logits, target, reduction="none")).mean())
+            self.follow()
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Move the teacher a little towards the student; its running statistics are its own."""
+        for name, p in self.moving.items():
+            self.extra[f"teacher.{name}"].lerp_(p, self.hp.nu)
+
+
+def balanced_place(labels: Tensor, scores: Tensor, label: int, score: float, classes: int) -> int | None:
+    """Where category-balanced sampling with timeliness and uncertainty (CSTU) puts an image of class ``label``.
+
+    A class below its quota N/K takes a free place, or, if there is none, that of the worst image of the largest
+    classes; a class at its quota, that of its own worst image. Nobody gives way to an image with as high a score.
+
+    >>> scores = torch.tensor([0.6, 0.9, 0.7, 0.0])
+    >>> balanced_place(torch.tensor([0, 0, 1, -1]), scores, 1, 0.5, classes=2)
+    3
+    >>> balanced_place(torch.tensor([0, 0, 1, -1]), scores, 0, 0.5, classes=2)  # at its quota of two
+    1
+    >>> balanced_place(torch.tensor([0, 0, 1, -1]), scores, 0, 0.9, classes=2)
+    """
+    free = (labels < 0).nonzero()
+    held = labels[labels >= 0].bincount(minlength=classes)
+    if held[label] >= len(labels) / classes:
+        candidates = labels == label
+    elif len(free):
+        return int(free[0])
+    else:
+        candidates = held[labels] == held.max()
+    worst = int(scores.where(candidates, torch.tensor(-math.inf, dtype=scores.dtype)).argmax())
+    return worst if scores[worst] > score else None

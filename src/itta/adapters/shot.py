@@ -1,0 +1,64 @@
+"""SHOT, online. Do We Really Need to Access the Source Data? Source Hypothesis Transfer for Unsupervised Domain
+Adaptation. Liang, Hu, Feng, ICML 2020. https://arxiv.org/abs/2002.08546
+
+The paper goes over the whole target set for epochs, with pseudo-labels from clustered features; here each batch is seen
+once, and the optional pseudo-labels are the model's own sure predictions, as in T3A's comparison. The entropies are
+exact, without the 1e-5 inside the logarithm. Batch normalisation keeps the statistics of training.
+"""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from itta.adapters import gradient
+from itta.adapters.base import Needs
+from itta.adapters.gradient import GradientAdapter
+from itta.adapters.scopes import whole_backbone
+from itta.errors import InputError
+from itta.functional.entropy import entropy, entropy_of_mean
+from itta.hparams import hp
+
+
+@dataclass(frozen=True)
+class Hparams(gradient.Hparams):
+    lr: float = hp(5e-5, "learning rate; that of training, times 0.1, 1 or 10")
+    pseudo_label: float = hp(0.0, "weight of the pseudo-label term: 0 is SHOT-IM, 0.1 online SHOT")
+    threshold: float = hp(0.9, "the pseudo-label term counts predictions more confident than this")
+
+
+class SHOT(GradientAdapter):
+    """The backbone steps on mean H(p) − H(mean p) [+ w·CE(p, argmax p) over the sure]; the head is fixed.
+
+    The prediction is that of the same pass, before its update.
+    """
+
+    name = "shot"
+    paper = "Liang et al., Do We Really Need to Access the Source Data?, ICML 2020"
+    Hparams = Hparams
+    # of one image both entropies are the same, so that it would teach nothing, whatever it shows
+    needs = Needs(batch=2, changes="the backbone")
+    predicts = "before"
+
+    def scope(self) -> dict[str, nn.Parameter]:
+        if not self.hp.pseudo_label >= 0:
+            raise InputError(f"pseudo_label must be at least 0, got {self.hp.pseudo_label}.")
+        if not 0 <= self.hp.threshold < 1:
+            raise InputError(f"threshold must lie in [0, 1), got {self.hp.threshold}.")
+        return whole_backbone(self.model)
+
+    def adapt(self, x: Tensor) -> Tensor:
+        for _ in range(self.hp.steps):
+            logits = self.model.predict(x)
+            loss = entropy(logits).mean() - entropy_of_mean(logits)
+            if self.hp.pseudo_label > 0:
+                loss = loss + self.hp.pseudo_label * pseudo_label_loss(logits, self.hp.threshold)
+            self.step(loss)
+        return logits
+
+
+def pseudo_label_loss(logits: Tensor, threshold: float) -> Tensor:
+    """Cross-entropy to the predicted class, averaged over the predictions above the threshold; 0 where none is."""
+    confidence, label = logits.detach().softmax(1).max(1)
+    sure = confidence > threshold
+    return (F.cross_entropy(logits, label, reduction="none") * sure).sum() / sure.sum().clamp(min=1)

@@ -1,0 +1,91 @@
+"""T3A. Test-Time Classifier Adjustment Module for Model-Agnostic Domain Generalization. Iwasawa, Matsuo, NeurIPS 2021.
+https://openreview.net/forum?id=e_yvNqkJKAW
+
+Where all supports are to be kept (-1), the release drops one of each class by a slice; here all are. Only their sum
+counts then, so the sum is what is kept, and memory stays flat along a stream.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from itta.adapters.base import Adapter, Needs
+from itta.algorithms.base import Algorithm
+from itta.errors import InputError
+from itta.functional.entropy import entropy
+from itta.hparams import hp
+
+
+@dataclass(frozen=True)
+class Hparams:
+    supports: int = hp(20, "M: supports kept for each class, those of the lowest entropy; -1 keeps all")
+
+
+class T3A(Adapter):
+    """S_k: the rows of the linear head and the features z seen so far that the head assigns to class k, ẑ = z/‖z‖.
+
+    Of S_k the M with the lowest entropy stay; c_k = Σ_{s∈S_k} ŝ / ‖Σ ŝ‖; the batch, itself among S, scores z·c_k.
+    """
+
+    name = "t3a"
+    paper = (
+        "Iwasawa and Matsuo, Test-Time Classifier Adjustment Module for Model-Agnostic Domain Generalization, "
+        "NeurIPS 2021"
+    )
+    Hparams = Hparams
+    needs = Needs(changes="class prototypes in place of the head")
+    predicts = "after"
+
+    def __init__(self, trained: Algorithm, hp: Any) -> None:
+        super().__init__(trained, hp)
+        if hp.supports < 1 and hp.supports != -1:
+            raise InputError(f"supports must be at least 1, or -1 for all, got {hp.supports}.")
+        head, dim = self.model.head, self.model.backbone.dim
+        if not isinstance(head, nn.Linear) or head.in_features != dim:
+            raise InputError(
+                f"t3a starts from the rows of a linear head on the features, and a model trained with "
+                f"{self.model.name!r} and this head has none: choose another adapter."
+            )
+        self.rows = head.weight
+        slots = max(hp.supports, 1)
+        self.kept = head.weight.new_zeros(head.out_features, slots, dim)  # normalised; for -1 their sum
+        self.entropy = head.weight.new_zeros(head.out_features, slots)  # infinite where a slot is free
+        self.reset()
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> Tensor:
+        self.check(x)
+        z = self.model.features(x)
+        self.add(z)
+        return z @ F.normalize(self.kept.sum(1)).T
+
+    def add(self, z: Tensor) -> None:
+        """Take the features in under the head's labels, and let go of the least sure."""
+        logits = self.model.classify(z)
+        label, h, z = logits.argmax(1), entropy(logits), F.normalize(z)
+        if self.hp.supports == -1:
+            self.kept[:, 0].index_add_(0, label, z)
+            return
+        classes, slots = self.entropy.shape
+        own = label == torch.arange(classes, device=z.device).unsqueeze(1)  # [C, B]
+        pool = torch.cat([self.entropy, torch.where(own, h, torch.inf)], 1)  # [C, M + B]
+        first = pool.argsort(dim=1, stable=True)[:, :slots]  # stable: those of other classes fill no free slot
+        stays = torch.zeros_like(pool, dtype=torch.bool).scatter_(1, first, True)
+        left, entered = ~stays[:, :slots], stays[:, slots:].nonzero()[:, 1]  # in each class as many leave as enter
+        self.kept[left], self.entropy[left] = z[entered], h[entered]
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        self.kept.zero_()
+        self.entropy.fill_(torch.inf)
+        self.add(self.rows)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"kept": self.kept.clone(), "entropy": self.entropy.clone()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.kept.copy_(state["kept"])
+        self.entropy.copy_(state["entropy"])

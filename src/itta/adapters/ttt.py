@@ -1,0 +1,94 @@
+"""TTT, the test-time half. Test-Time Training with Self-Supervision for Generalization under Distribution Shifts.
+Sun, Wang, Liu, Miller, Efros, Hardt, ICML 2020. https://arxiv.org/abs/1909.13231
+
+As given, the online form; the paper's standard form is ``steps=10 episodic=true``. Where we differ: views are those of
+training (crop, flip, colour jitter, grey), where the paper crops and flips; batch normalisation reads its stored
+statistics throughout; and with ``per=batch`` the images of a batch are learned from together, a view or a few of each.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from itta.adapters import gradient
+from itta.adapters.base import Needs
+from itta.adapters.gradient import GradientAdapter
+from itta.algorithms import ttt
+from itta.errors import InputError
+from itta.functional.augment import augment, draw_augmentation
+from itta.functional.self_supervision import rotate
+from itta.hparams import hp
+
+
+@dataclass(frozen=True)
+class Hparams(gradient.Hparams):
+    steps: int = hp(1, "updates per image, or per batch")
+    episodic: bool = hp(False, "start every image, or batch, from the trained model")
+    optimizer: Literal["adam", "sgd"] = hp("sgd", "adam, or plain SGD")
+    per: Literal["image", "batch"] = hp("image", "learn from one image after another, or from a batch together")
+    views: int = hp(32, "augmented views in an update; at least one of each image")
+    threshold: float = hp(1.0, "leave out images known to be upright with this probability; 1 leaves out none")
+    fix_branch: bool = hp(False, "keep the rotation branch as trained, and step the shared blocks only")
+
+
+class TTT(GradientAdapter):
+    """Views x_v of the image, each turned by k_v quarters of a circle at random:
+
+    shared blocks and rotation branch ← step on mean_v CE(f_rot(x_v turned by k_v), k_v),
+
+    then the image is predicted. Views are drawn anew for every step.
+    """
+
+    name = "ttt"
+    paper = (
+        "Sun et al., Test-Time Training with Self-Supervision for Generalization under Distribution Shifts, ICML 2020"
+    )
+    Hparams = Hparams
+    needs = Needs(training="ttt", changes="the blocks but the last, and the rotation branch")
+    predicts = "after"
+
+    model: ttt.TTT
+
+    def scope(self) -> dict[str, nn.Parameter]:
+        if not isinstance(self.model, ttt.TTT):
+            raise InputError(
+                f"a model trained with {self.model.name!r} has no rotation branch: train with --algorithm ttt."
+            )
+        if self.hp.views < 1:
+            raise InputError(f"views must be at least 1, got {self.hp.views}.")
+        if not 0 < self.hp.threshold <= 1:
+            raise InputError(f"threshold must be above 0 and at most 1, got {self.hp.threshold}.")
+        replaced = {f"backbone.{name}" for name in self.model.rotation_branch.replacements()}
+        idle = ("head.", "rotation_") if self.hp.fix_branch else ("head.",)
+        named = self.model.named_parameters()
+        return {name: p for name, p in named if name not in replaced and not name.startswith(idle)}
+
+    def adapt(self, x: Tensor) -> Tensor:
+        logits = []
+        for i, group in enumerate(x.split(1) if self.hp.per == "image" else [x]):
+            if self.hp.episodic and i > 0:
+                self.forget()
+            unsure = self.choose(group)
+            for _ in range(self.hp.steps if len(unsure) else 0):
+                self.learn(unsure)
+            with torch.no_grad():
+                logits.append(self.model.predict(group))
+        return torch.cat(logits)
+
+    @torch.no_grad()
+    def choose(self, x: Tensor) -> Tensor:
+        """The images to learn from."""
+        if self.hp.threshold == 1:  # also where rounding makes a probability 1
+            return x
+        upright = self.model.rotation_logits(self.model.inputs(x)).softmax(1)[:, 0]
+        return x[upright < self.hp.threshold]
+
+    def learn(self, x: Tensor) -> None:
+        copies = x.repeat(-(-self.hp.views // len(x)), 1, 1, 1)
+        drawn = draw_augmentation(len(copies), self.generator)
+        turns = torch.randint(4, (len(copies),), generator=self.generator).to(x.device)
+        turned = rotate(augment(copies, drawn), turns)
+        self.step(F.cross_entropy(self.model.rotation_logits(self.model.inputs(turned)), turns))

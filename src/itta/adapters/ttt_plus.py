@@ -1,0 +1,91 @@
+"""TTT++, the test-time half. TTT++: When Does Self-Supervised Test-Time Training Fail or Thrive?
+Liu, Kothari, van Delft, Bellot-Gurlet, Mordan, Alahi, NeurIPS 2021. https://openreview.net/forum?id=86NHK__yFDl
+
+Online, in one pass: the released code runs up to 500 epochs over the test set, and chooses its learning rate and when
+to stop by the test labels. Batch normalisation reads its stored statistics, which that code refreshes first. Distances
+between moments are divided by what they would be for as many images of the source, which is computed from the source's
+fourth moment instead of averaged over its batches.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from itta.adapters import gradient
+from itta.adapters.base import Needs
+from itta.adapters.gradient import GradientAdapter
+from itta.adapters.scopes import whole_backbone
+from itta.algorithms import ttt_plus
+from itta.errors import InputError
+from itta.functional.moments import moment_distance
+from itta.functional.self_supervision import draw_views, make_views, nt_xent
+from itta.hparams import hp
+from itta.nn.running_moments import RunningMoments
+
+
+@dataclass(frozen=True)
+class Hparams(gradient.Hparams):
+    lr: float = hp(1e-4, "learning rate")
+    optimizer: Literal["adam", "sgd"] = hp("sgd", "adam, or plain SGD")
+    momentum: float = hp(0.9, "momentum of SGD")
+    align_features: float = hp(0.05, "weight of the alignment of the features")
+    align_projections: float = hp(0.2, "weight of the alignment of the projections")
+    queue: int = hp(1536, "earlier images whose features count for the moments too")
+
+
+class TTTPlus(GradientAdapter):
+    """Features z = f_θ(x), projections h = g(z); μ, Σ over the batch and a queue of the latest images before it:
+
+    θ ← step on NT-Xent(two views of each image) + a_z·D(z) + a_h·D(h),
+    D = ‖Σ − Σ_s‖²/E_Σ + ½·‖μ − μ_s‖²/E_μ,
+
+    μ_s, Σ_s of the source and E what the distance would be for as many of its images; then the batch is predicted.
+    """
+
+    name = "ttt++"
+    paper = "Liu et al., TTT++: When Does Self-Supervised Test-Time Training Fail or Thrive?, NeurIPS 2021"
+    Hparams = Hparams
+    needs = Needs(
+        source="mean, covariance and fourth moment of the features", training="ttt++", changes="all of the backbone"
+    )
+    predicts = "after"
+
+    model: ttt_plus.TTTPlus
+
+    def scope(self) -> dict[str, nn.Parameter]:
+        if not isinstance(self.model, ttt_plus.TTTPlus):
+            raise InputError(
+                f"a model trained with {self.model.name!r} has no contrastive head: train with --algorithm ttt++."
+            )
+        if self.hp.queue < 0:
+            raise InputError(f"queue must be at least 0, got {self.hp.queue}.")
+        return whole_backbone(self.model)
+
+    def fresh(self) -> dict[str, Tensor]:
+        spaces = {"features": self.model.feature_moments, "projections": self.model.projection_moments}
+        return {name: running.mean.new_empty(0, len(running.mean)) for name, running in spaces.items()}
+
+    def adapt(self, x: Tensor) -> Tensor:
+        n = len(x)
+        for _ in range(self.hp.steps):
+            views = make_views(x, draw_views(n, self.generator))
+            z = self.model.backbone(self.model.inputs(torch.cat([x, views])))
+            h = self.model.contrastive_head(z)
+            loss = nt_xent(h[n:], self.model.hp.simclr_temperature)
+            loss = loss + self.hp.align_features * self.distance("features", z[:n], self.model.feature_moments)
+            loss = loss + self.hp.align_projections * self.distance("projections", h[:n], self.model.projection_moments)
+            self.step(loss)
+        self.enqueue("features", z[:n])
+        self.enqueue("projections", h[:n])
+        with torch.no_grad():
+            return self.model.predict(x)
+
+    def distance(self, name: str, z: Tensor, source: RunningMoments) -> Tensor:
+        """D of the batch and the queue; gradients reach the batch."""
+        return moment_distance(torch.cat([self.extra[name], z]), source.moments())
+
+    def enqueue(self, name: str, z: Tensor) -> None:
+        rows = torch.cat([self.extra[name], z.detach()])
+        self.extra[name] = rows[max(0, len(rows) - self.hp.queue) :].clone()

@@ -1,0 +1,65 @@
+"""TTT, the training half. Test-Time Training with Self-Supervision for Generalization under Distribution Shifts.
+Sun, Wang, Liu, Miller, Efros, Hardt, ICML 2020. https://arxiv.org/abs/1909.13231
+
+In DomainBed's loop: one Adam over everything. The branch for rotations starts as a copy of the last block, so that of a
+pretrained network it is pretrained too. Range of the weight: ours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from itta.algorithms import base
+from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
+from itta.functional.self_supervision import rotate
+from itta.hparams import hp, power
+from itta.nn.backbone import After, keep
+from itta.nn.branch import Branch
+
+
+@dataclass(frozen=True)
+class Hparams(base.Hparams):
+    ttt_weight: float = hp(1.0, "weight of the rotation loss", power(10, -1, 1))
+    ttt_rotation: Literal["random", "expand"] = hp("random", "each image turned at random, or in all four ways")
+
+
+class TTT(Algorithm):
+    """The blocks but the last are shared by two ends, each a last block with a linear layer: one for the class y, one
+    for the turn k ∈ {0, 1, 2, 3} of an image turned by k quarters, x_k:
+
+    min CE(f(x), y) + weight·CE(f_rot(x_k), k).
+    """
+
+    name = "ttt"
+    paper = (
+        "Sun et al., Test-Time Training with Self-Supervision for Generalization under Distribution Shifts, ICML 2020"
+    )
+    Hparams = Hparams
+    needs = Needs(networks=("rotation branch", "rotation head"))
+
+    def __init__(self, task: Task, hp: Any) -> None:
+        super().__init__(task, hp)
+        self.rotation_branch = Branch(self.backbone)
+        self.rotation_head = nn.Linear(self.backbone.dim, 4)
+        self.add_optimizer("main", self.parameters(), hp.lr, hp.weight_decay)
+
+    def rotation_logits(self, x: Tensor, after: After = keep) -> Tensor:
+        """What `inputs` gave to logits [B, 4] of the turns; ``after`` steps in after each shared block."""
+        return self.rotation_head(self.rotation_branch(self.backbone, x, after))
+
+    def objective(self, batches: Sequence[Batch]) -> tuple[Tensor, Logs]:
+        x, y = self.gather(batches)
+        turns = draw_turns(len(x), self.hp.ttt_rotation).to(x.device)
+        turned = rotate(x.repeat(len(turns) // len(x), 1, 1, 1), turns)
+        loss = F.cross_entropy(self.predict(x), y)
+        rotation = F.cross_entropy(self.rotation_logits(self.inputs(turned)), turns)
+        return loss + self.hp.ttt_weight * rotation, {"loss": loss.item(), "rotation": rotation.item()}
+
+
+def draw_turns(n: int, how: str) -> Tensor:
+    """A turn for each image, [n], or all four for each, [4n], those of the same turn together."""
+    return torch.randint(4, (n,)) if how == "random" else torch.arange(4).repeat_interleave(n)

@@ -1,0 +1,66 @@
+"""TTT++, the training half. TTT++: When Does Self-Supervised Test-Time Training Fail or Thrive?
+Liu, Kothari, van Delft, Bellot-Gurlet, Mordan, Alahi, NeurIPS 2021. https://openreview.net/forum?id=86NHK__yFDl
+
+In DomainBed's loop: one Adam over everything, views by DomainBed's augmentation. The authors collect the moments of the
+source's features after training; here they are a running average over the last steps, of the training images as they
+come, augmented, and of a network that still moves a little. With them goes the fourth moment, which tells how far those
+of a few images lie from them by chance. Range of the weight: ours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from itta.algorithms import base
+from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
+from itta.functional.self_supervision import draw_views, make_views, nt_xent
+from itta.hparams import hp, power
+from itta.nn.running_moments import RunningMoments
+
+
+@dataclass(frozen=True)
+class Hparams(base.Hparams):
+    simclr_weight: float = hp(1.0, "weight of the contrastive loss", power(10, -1, 1))
+    simclr_temperature: float = hp(0.5, "temperature of the contrastive loss")
+    simclr_dim: int = hp(128, "size of a projection")
+    moments_window: int = hp(100, "steps over which the moments of the features are averaged")
+
+
+class TTTPlus(Algorithm):
+    """Projections h = g(f_θ(view)) of two views of every image, u = h/‖h‖; view j is the other view of i's image:
+
+    min CE(f(x), y) + weight·mean_i −log [exp(u_i·u_j/T) / Σ_{k≠i} exp(u_i·u_k/T)].
+
+    Kept for test time: mean, covariance and E‖z − μ‖⁴ of the features z = f_θ(x), and of g(z).
+    """
+
+    name = "ttt++"
+    paper = "Liu et al., TTT++: When Does Self-Supervised Test-Time Training Fail or Thrive?, NeurIPS 2021"
+    Hparams = Hparams
+    needs = Needs(networks=("contrastive head",))
+
+    def __init__(self, task: Task, hp: Any) -> None:
+        super().__init__(task, hp)
+        dim = self.backbone.dim
+        self.contrastive_head = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, hp.simclr_dim))
+        self.add_optimizer("main", self.parameters(), hp.lr, hp.weight_decay)
+        self.feature_moments = RunningMoments(dim, hp.moments_window)
+        self.projection_moments = RunningMoments(hp.simclr_dim, hp.moments_window)
+
+    def objective(self, batches: Sequence[Batch]) -> tuple[Tensor, Logs]:
+        x, y = self.gather(batches)
+        views = make_views(x, draw_views(len(x)))
+        z, z_views = self.backbone(self.inputs(torch.cat([x, views]))).split([len(x), len(views)])
+        loss = F.cross_entropy(self.classify(self.dropout(z)), y)
+        contrast = nt_xent(self.contrastive_head(z_views), self.hp.simclr_temperature)
+        self.note_moments(z.detach())
+        return loss + self.hp.simclr_weight * contrast, {"loss": loss.item(), "contrast": contrast.item()}
+
+    @torch.no_grad()
+    def note_moments(self, z: Tensor) -> None:
+        self.feature_moments.update(z)
+        self.projection_moments.update(self.contrastive_head(z))

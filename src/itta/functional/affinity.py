@@ -1,0 +1,67 @@
+"""Which samples of a batch lie close together, and predictions that agree where they do."""
+
+import torch
+from torch import Tensor
+
+
+def distances(z: Tensor) -> Tensor:
+    """Euclidean distances [B, B]; exactly 0 between equal vectors, which the way over products is not."""
+    return torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def nearest(distance: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Distances and indices [B, k] of each one's k nearest others, nearest first; fewer where the batch is smaller."""
+    others = distance.clone().fill_diagonal_(torch.inf)  # oneself need not be the first at distance 0
+    return others.topk(min(k, len(distance) - 1), largest=False)
+
+
+def knn_affinity(z: Tensor, k: int) -> Tensor:
+    """1 where j is among the k nearest others of i, else 0.
+
+    >>> knn_affinity(torch.tensor([[0.0], [1.0], [3.0]]), k=1)
+    tensor([[0., 1., 0.],
+            [1., 0., 0.],
+            [0., 1., 0.]])
+    """
+    distance = distances(z)
+    return torch.zeros_like(distance).scatter_(1, nearest(distance, k)[1], 1.0)
+
+
+def rbf_affinity(z: Tensor, k: int) -> Tensor:
+    """exp(−d²/2σ²), where σ is the mean distance to the k-th nearest other; 1 between equal vectors, even at σ = 0.
+
+    >>> rbf_affinity(torch.tensor([[0.0], [2.0]]), k=1)
+    tensor([[1.0000, 0.6065],
+            [0.6065, 1.0000]])
+    """
+    distance = distances(z)
+    sigma = nearest(distance, k)[0][:, -1:].sum() / len(z)
+    return (-distance.square() / (2 * sigma.square()).clamp(min=torch.finfo(z.dtype).tiny)).exp()
+
+
+def linear_affinity(z: Tensor) -> Tensor:
+    return z @ z.T
+
+
+def agree(log_p: Tensor, affinity: Tensor, iterations: int, tolerance: float = 1e-8) -> Tensor:
+    """Iterate Y ← softmax(log p + W·Y) from Y = p, and return log Y.
+
+    Each step minimises −Σ Y·(log p + W·Y_before) − H(Y), whose least value is −Σ logsumexp(log p + W·Y_before); it
+    stops where that changes by no more than ``tolerance``, relatively.
+
+    >>> p = torch.tensor([[0.6, 0.4], [0.1, 0.9]])
+    >>> agree(p.log(), torch.zeros(2, 2), iterations=10).exp()
+    tensor([[0.6000, 0.4000],
+            [0.1000, 0.9000]])
+    >>> agree(p.log(), torch.ones(2, 2), iterations=100).argmax(1)
+    tensor([1, 1])
+    """
+    log_y, before = log_p, None
+    for _ in range(iterations):
+        logits = log_p + affinity @ log_y.exp()
+        normaliser = logits.logsumexp(1, keepdim=True)
+        log_y, energy = logits - normaliser, -normaliser.sum()
+        if before is not None and (energy - before).abs() <= tolerance * before.abs():
+            break
+        before = energy
+    return log_y

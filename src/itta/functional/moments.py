@@ -1,0 +1,46 @@
+"""How far the mean and covariance of some features lie from given ones, in units of what chance alone would give."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Moments(NamedTuple):
+    mean: Tensor  # μ, [d]
+    covariance: Tensor  # Σ, [d, d]
+    fourth: Tensor  # E‖z − μ‖⁴, a number
+
+
+def moment_distance(z: Tensor, source: Moments) -> Tensor:
+    """‖Σ_z − Σ‖²/E‖Σ_n − Σ‖² + ½·‖μ_z − μ‖²/E‖μ_n − μ‖², where E is over n images of the source.
+
+    A term whose E is zero, since the source's features are all alike, is left out; so is the covariance of one image.
+
+    >>> import torch
+    >>> unit = Moments(torch.zeros(1), torch.ones(1, 1), torch.tensor(3.0))
+    >>> moment_distance(torch.tensor([[2.0], [4.0]]), unit)
+    tensor(9.5000)
+    """
+    n, mean = len(z), z.mean(0)
+    of_mean, of_covariance = expected_distances(n, source)
+    distance = z.new_zeros(())
+    if of_mean > 0:
+        distance = distance + 0.5 * (mean - source.mean).square().sum() / of_mean
+    if of_covariance > 0:
+        centred = z - mean
+        covariance = centred.T @ centred / (n - 1)
+        distance = distance + (covariance - source.covariance).square().sum() / of_covariance
+    return distance
+
+
+def expected_distances(n: int, source: Moments) -> tuple[float, float]:
+    """E‖μ_n − μ‖² = tr Σ/n and E‖Σ_n − Σ‖² = (E‖z − μ‖⁴ − ‖Σ‖²)/n + ((tr Σ)² + ‖Σ‖²)/(n(n − 1)), Σ_n unbiased.
+
+    >>> import torch
+    >>> expected_distances(5, Moments(torch.zeros(1), torch.ones(1, 1), torch.tensor(3.0)))  # normal: 2/(n − 1)
+    (0.2, 0.5)
+    """
+    trace, square = float(source.covariance.trace()), float(source.covariance.square().sum())
+    if n < 2:
+        return trace / n, 0.0
+    return trace / n, (float(source.fourth) - square) / n + (trace**2 + square) / (n * (n - 1))

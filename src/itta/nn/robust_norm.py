@@ -1,0 +1,79 @@
+"""Batch normalisation whose statistics follow a stream slowly, and how a pass is told to let them.
+
+`RobustNorm` is the robust batch normalisation of RoTTA: Robust Test-Time Adaptation in Dynamic Scenarios.
+Yuan, Xie, Li, CVPR 2023. https://arxiv.org/abs/2303.13899
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+
+
+class RobustNorm(nn.Module):
+    """In training, μ ← (1−α)·μ + α·mean(x) and σ² ← (1−α)·σ² + α·var(x), and the new μ, σ² normalise x.
+
+    Gradients go through the batch's part of both; var is the biased one. In evaluation x is normalised by μ, σ² as they
+    are. Takes the place of a batch normalisation, whose weight and bias it holds under the same names.
+    """
+
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, norm: BatchNorm, share: float) -> None:
+        super().__init__()
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        self.eps, self.share = norm.eps, share
+        self.register_parameter("weight", norm.weight)
+        self.register_parameter("bias", norm.bias)
+        self.register_buffer("running_mean", norm.running_mean.clone())
+        self.register_buffer("running_var", norm.running_var.clone())
+        # timm has a batch normalisation that also drops and activates
+        self.after = nn.Sequential(*[getattr(norm, part) for part in ("drop", "act") if hasattr(norm, part)])
+        self.train(norm.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            z = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+            return self.after(z)
+        var, mean = torch.var_mean(x, [0, *range(2, x.ndim)], correction=0)
+        mean, var = self.running_mean.lerp(mean, self.share), self.running_var.lerp(var, self.share)
+        self.running_mean.copy_(mean.detach())
+        self.running_var.copy_(var.detach())
+        scale = (var + self.eps).rsqrt()
+        scale = scale if self.weight is None else scale * self.weight
+        shift = -mean * scale if self.bias is None else self.bias - mean * scale
+        shape = (-1, *[1] * (x.ndim - 2))
+        return self.after(x * scale.view(shape) + shift.view(shape))
+
+
+def use_robust_norm(module: nn.Module, share: float) -> None:
+    """Put a `RobustNorm` in the place of every batch normalisation inside the module."""
+    for name, norm in list(module.named_modules()):
+        if isinstance(norm, BatchNorm):
+            parent, _, leaf = name.rpartition(".")
+            setattr(module.get_submodule(parent), leaf, RobustNorm(norm, share))
+
+
+def statistics(module: nn.Module, prefix: str = "") -> dict[str, Tensor]:
+    """The running means and variances inside the module, by name."""
+    return {name: b for name, b in module.named_buffers(prefix) if name.endswith(("running_mean", "running_var"))}
+
+
+@contextmanager
+def learning_statistics(module: nn.Module) -> Iterator[None]:
+    """Let the batch normalisations of a module in evaluation mode, and nothing else, train for a while."""
+    norms = [m for m in module.modules() if isinstance(m, (BatchNorm, RobustNorm))]
+    for norm in norms:
+        norm.training = True  # the layer alone: what it may contain keeps its mode
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.training = False

@@ -1,0 +1,45 @@
+"""Mean and covariance of a network's features, kept while it trains."""
+
+import torch
+from torch import Tensor, nn
+
+from itta.errors import InputError
+from itta.functional.moments import Moments
+
+
+class RunningMoments(nn.Module):
+    """A running average over about the last ``window`` batches: the plain mean of all until there are as many.
+
+    Exactly the moments of all those images with weights that fall off with age; the network moves meanwhile, so the
+    window is short. Buffers only, so a checkpoint holds them.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    fourth: Tensor
+    steps: Tensor
+
+    def __init__(self, dim: int, window: int) -> None:
+        super().__init__()
+        if window < 1:
+            raise InputError(f"moments must be averaged over at least 1 step, got {window}.")
+        self.window = window
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("covariance", torch.zeros(dim, dim))
+        self.register_buffer("fourth", torch.zeros(()))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    @torch.no_grad()
+    def update(self, z: Tensor) -> None:
+        """Take in the features of a batch, [B, dim]."""
+        self.steps += 1
+        share = 1 / min(int(self.steps), self.window)
+        mean = z.mean(0)
+        apart, centred = mean - self.mean, z - mean
+        between = (1 - share) * torch.outer(apart, apart)  # or the mean's own movement would be lost
+        self.mean.lerp_(mean, share)
+        self.covariance.lerp_(centred.T @ centred / len(z) + between, share)
+        self.fourth.lerp_((z - self.mean).square().sum(1).square().mean(), share)
+
+    def moments(self) -> Moments:
+        return Moments(self.mean, self.covariance, self.fourth)
