@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from itta.adapters import ADAPTERS
+from itta.adapters.eata import fisher_information
 from itta.algorithms import ALGORITHMS, Algorithm, Task
 from itta.algorithms.base import Batch
 from itta.hparams import default
@@ -90,6 +91,8 @@ def trained(
             algorithm.update(toy_batches(step))
         images: dict[str, list[Tensor]] = {d: [x] for d, (x, _) in zip(TINTS, toy_batches(100))}
         algorithm.style_bank = collect_styles(algorithm.backbone, images, algorithm.backbone.block_names[:2])
+        if batch_norm:
+            algorithm.fisher = fisher_information(algorithm, [x for batches in images.values() for x in batches])
         return algorithm.eval()
 
     return make
@@ -97,10 +100,10 @@ def trained(
 
 @pytest.fixture
 def trained_for(trained: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
-    """(adapter) -> a trained model that has what the adapter needs."""
+    """(adapter) -> a trained model that has what the adapter needs, and is sure enough to be learned from."""
 
     def make(adapter: str, **settings: object) -> Algorithm:
         needs = ADAPTERS[adapter].needs
-        return trained(needs.training or "erm", batch_norm=needs.batch_norm, **settings)
+        return trained(needs.training or "erm", batch_norm=needs.batch_norm, **({"steps": 20, "lr": 1e-2} | settings))
 
     return make
