@@ -153,3 +153,13 @@ def test_stream_keeps_the_given_order_and_is_lazy() -> None:
     assert images.reads == 0
     assert next(batches)[0].tolist() == [5, 3]
     assert images.reads == 1
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "least", "expected"),
+    [(9, 4, 1, [4, 4, 1]), (9, 4, 2, [4, 5]), (10, 4, 2, [4, 4, 2]), (1, 4, 2, [1]), (3, 1, 2, [1, 2]), (0, 4, 2, [])],
+)
+def test_a_rest_too_small_for_an_adapter_goes_with_the_batch_before(n, size, least, expected) -> None:
+    batches = list(stream(Numbered(n), np.arange(n), size, least=least))
+    assert [len(rows) for rows, _, _ in batches] == expected
+    assert [i for rows, _, _ in batches for i in rows] == list(range(n))

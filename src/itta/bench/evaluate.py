@@ -40,7 +40,7 @@ def predictions(
     adapter: Adapter, images: Images, indices: Sequence[int] | np.ndarray, batch_size: int, seed: int | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
     """Yield (indices, labels, predicted classes, their probability) batch by batch."""
-    for chosen, x, y in stream(images, indices, batch_size, seed):
+    for chosen, x, y in stream(images, indices, batch_size, seed, adapter.needs.batch):
         confidence, predicted = torch.softmax(adapter(x).float(), 1).max(1)
         yield chosen, y.numpy(), predicted.numpy(), confidence.numpy()
 

@@ -1,8 +1,7 @@
 """Predict images one batch after another, and say what adaptation changed."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import torch
 
 from itta.adapters.base import Adapter
 from itta.data.images import read_image
+from itta.data.loaders import cuts
 from itta.errors import InputError
 from itta.functional.augment import to_float
 
@@ -34,7 +34,8 @@ def predict_files(
     if batch_size < 1:
         raise InputError(f"batch size must be at least 1, got {batch_size}.")
     size = adapter.model.task.image_size
-    for chunk in chunks(files, batch_size):
+    for part in cuts(len(files), batch_size, adapter.needs.batch):
+        chunk = files[part]
         images, errors = read_all(chunk, size)
         rows = iter(predict_images(adapter, source, images) if images else [])
         yield [Prediction(str(f), error=errors[f]) if f in errors else named(str(f), next(rows)) for f in chunk]
@@ -64,9 +65,3 @@ def predict_images(adapter: Adapter, source: Adapter, images: Sequence[np.ndarra
 
 def named(file: str, row: Prediction) -> Prediction:
     return Prediction(**{**vars(row), "file": file})
-
-
-def chunks(items: Iterable[Path], n: int) -> Iterator[list[Path]]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, n)):
-        yield chunk

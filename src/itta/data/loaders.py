@@ -78,19 +78,34 @@ def prefetch(loader: TrainLoader, first_step: int, last_step: int) -> Iterator[t
 
 
 def stream(
-    images: Images, indices: Sequence[int] | np.ndarray, batch_size: int, seed: int | None = None
+    images: Images, indices: Sequence[int] | np.ndarray, batch_size: int, seed: int | None = None, least: int = 1
 ) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
-    """Yield indices, float images and labels, each image once, in an order drawn by the seed, or as given if None."""
+    """Yield indices, float images and labels, each image once, in an order drawn by the seed, or as given if None.
+
+    A rest of fewer than ``least`` images goes with the batch before it.
+    """
     _check_batch_size(batch_size)
     order = np.asarray(indices, dtype=np.int64)
     if seed is not None:
         order = np.random.RandomState(derive_seed(seed, "stream")).permutation(order)
-    return _read(images, order, batch_size)
+    return _read(images, order, cuts(len(order), batch_size, least))
 
 
-def _read(images: Images, order: np.ndarray, batch_size: int) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
-    for start in range(0, len(order), batch_size):
-        rows = order[start : start + batch_size]
+def cuts(n: int, size: int, least: int = 1) -> list[slice]:
+    """Cut n items into parts of a size; a rest below ``least`` goes with the part before it.
+
+    >>> cuts(7, 3), cuts(7, 3, least=2)
+    ([slice(0, 3, None), slice(3, 6, None), slice(6, 7, None)], [slice(0, 3, None), slice(3, 7, None)])
+    """
+    starts = list(range(0, n, size))
+    if len(starts) > 1 and n - starts[-1] < least:
+        starts.pop()
+    return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], n])]
+
+
+def _read(images: Images, order: np.ndarray, parts: Sequence[slice]) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+    for part in parts:
+        rows = order[part]
         yield rows, to_float(images.read(rows)), torch.from_numpy(images.labels[rows])
 
 
