@@ -110,7 +110,8 @@ def test_finished_batches_are_on_disk_when_a_later_one_fails(model, photos, tmp_
     [
         (["--batch-size", "0"], "batch-size"),
         (["--set", "steps=0"], "steps"),
-        (["--adapter", "tent"], "source, itta"),
+        (["--adapter", "magic"], "source, tent"),
+        (["--adapter", "tent"], "adapts batch normalisation"),
         (["nowhere"], "nowhere"),
     ],
 )
