@@ -2,7 +2,8 @@
 https://arxiv.org/abs/2201.00057
 
 DomainBed's form, in log space. Differences: ``is_project``, which crashes there, works; and CAD without ``is_flipped``
-does not compare an image with itself (``reference`` does so, with similarity 0).
+does not compare an image with itself (``reference`` does so, with similarity 0). Similarities of long feature vectors
+are huge, and the bottleneck then outweighs the classes for hundreds of steps (docs/results.md).
 """
 
 from collections.abc import Sequence
