@@ -58,13 +58,13 @@ class MLDG(Algorithm):
         loss = 0.0
         for i, j in self.pairs(torch.randperm(len(batches)).tolist()):
             n = min(len(batches[i][0]), len(batches[j][0]))
-            train_loss, g_train = self.gradient(theta, batches[i], n)
+            train_loss, g = self.gradient(theta, batches[i], n)
             for k, p in theta.items():
-                self.inner_step(p, g_train[k], out=inner[k])
-            test_loss, g_test = self.gradient(inner, batches[j], n)
-            for k, p in theta.items():
-                g = g_train[k].add_(g_test[k], alpha=self.hp.mldg_beta)
-                p.grad = g if p.grad is None else p.grad.add_(g)
+                self.inner_step(p, g[k], out=inner[k])
+            add_gradient(theta, g)
+            del g  # its memory serves the next one
+            test_loss, g = self.gradient(inner, batches[j], n)
+            add_gradient(theta, g, self.hp.mldg_beta)
             loss += (train_loss + self.hp.mldg_beta * test_loss) / len(batches)
         for p in theta.values():
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad.div_(len(batches))
@@ -91,3 +91,8 @@ class MLDG(Algorithm):
         if self.hp.weight_decay:
             g = g.add(p, alpha=self.hp.weight_decay)
         torch.addcdiv(p, g, torch.abs(g, out=out).add_(ADAM_EPS), value=-self.hp.lr, out=out)
+
+
+def add_gradient(theta: Weights, g: Weights, factor: float = 1.0) -> None:
+    for k, p in theta.items():
+        p.grad = g[k] if p.grad is None else p.grad.add_(g[k], alpha=factor)
