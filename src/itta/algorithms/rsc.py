@@ -3,8 +3,8 @@ https://arxiv.org/abs/2007.02454
 
 As in DomainBed: on the feature vector, with signed gradients, and the loss on the muted pass only. Its comparisons are
 strict, so at least one feature and one image are always muted. Of features that cannot be negative, muting those that
-count for the class lowers its logit the more the larger they are, so a fresh head first shrinks them all: with
-EfficientNet-Lite0 they had not recovered from that after 100 steps (docs/results.md).
+count for the class lowers its logit the more the larger they are, which invites the network to shrink them all: be
+patient with a fresh head (docs/results.md).
 """
 
 from collections.abc import Sequence
