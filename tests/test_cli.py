@@ -220,6 +220,19 @@ def test_adapting_compares_and_writes(where, models, drawn, tmp_path, capsys):
         image.load()
 
 
+def test_a_guarded_adapter_says_what_it_took_back(models, drawn, tmp_path, capsys):
+    """A ruinous learning rate: the guard steps in, and result and record tell how often."""
+    ruinous = ["--set", "lr=10", "--batch-size", "4", "--json", "--out", str(tmp_path)]
+    assert main(["adapt", str(models["itta"]), str(drawn / "night"), "--guard", *ruinous]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["adapter"] == "guarded itta"
+    assert sum(found["settings"]["interventions"].values()) > 0
+    record = list(records.read(tmp_path / "records.jsonl"))[-1]
+    assert record.adapter == "guarded itta"
+    assert main(["predict", str(models["itta"]), str(drawn / "night"), "--guard", "--set", "lr=10"]) == 0
+    assert capsys.readouterr().out.count("\n") > 2
+
+
 def test_adapting_without_labels_tells_only_what_changed(models, photos, tmp_path, capsys):
     flat = tmp_path / "flat"
     flat.mkdir()

@@ -74,6 +74,7 @@ def test_a_healthy_adapter_is_left_alone(trained: Trained, stream: list[Tensor])
     assert isinstance(guard, Guard)
     assert guard.counts == {}
     assert guard.describe()["interventions"] == {}
+    assert (guard.name, guard.predicts, guard.needs.changes) == ("guarded itta", "after", "added blocks Θ")
 
 
 @pytest.mark.parametrize("watch", ILLNESSES)

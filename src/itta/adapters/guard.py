@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -67,6 +67,8 @@ class Guard(Adapter):
     def __init__(self, trained: Algorithm, inner: Adapter, hp: Any) -> None:
         super().__init__(trained, hp)  # self.model: the trained model, which never moves
         self.inner = inner
+        self.name, self.predicts = f"guarded {inner.name}", inner.predicts  # type: ignore[misc]
+        self.needs = replace(inner.needs, batch=1)  # type: ignore[misc]
         self.begin()
 
     def reset(self) -> None:
