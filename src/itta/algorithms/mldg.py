@@ -8,8 +8,10 @@ number of held-out domains is clipped so that one is left to train on (``referen
 when none is left). The batches of a pair are cut to the shorter one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -53,21 +55,18 @@ class MLDG(Algorithm):
     def update(self, batches: Sequence[Batch]) -> Logs:
         batches = self.per_domain(batches)
         theta = dict(self.named_parameters())
+        for p in theta.values():  # gathers the gradients at θ and at every θ'
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad.zero_()
         inner = {k: torch.empty_like(p, requires_grad=True) for k, p in theta.items()}  # θ', filled for every pair anew
-        self.optimizers["main"].zero_grad()
         loss = 0.0
         for i, j in self.pairs(torch.randperm(len(batches)).tolist()):
             n = min(len(batches[i][0]), len(batches[j][0]))
-            train_loss, g = self.gradient(theta, batches[i], n)
-            for k, p in theta.items():
-                self.inner_step(p, g[k], out=inner[k])
-            add_gradient(theta, g)
-            del g  # its memory serves the next one
-            test_loss, g = self.gradient(inner, batches[j], n)
-            add_gradient(theta, g, self.hp.mldg_beta)
+            with self.stepping(theta, inner):
+                train_loss = self.backward(theta, batches[i], n)
+            test_loss = self.backward(inner, batches[j], n, self.hp.mldg_beta)
             loss += (train_loss + self.hp.mldg_beta * test_loss) / len(batches)
         for p in theta.values():
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad.div_(len(batches))
+            p.grad.div_(len(batches))  # type: ignore[union-attr]
         self.optimizers["main"].step()
         return {"loss": loss}
 
@@ -79,20 +78,29 @@ class MLDG(Algorithm):
         train, test = order[: max(len(order) - m, 0)], order[-m:]
         return [(i, test[k % len(test)]) for k, i in enumerate(train)]
 
-    def gradient(self, theta: Weights, batch: Batch, n: int) -> tuple[float, Weights]:
-        """The loss of a domain's first n images at θ, and its gradient."""
-        x, y = batch[0][:n], batch[1][:n]
-        loss = F.cross_entropy(functional_call(self, dict(theta), (x,)), y)
-        return loss.item(), dict(zip(theta, torch.autograd.grad(loss, list(theta.values()))))
+    def backward(self, theta: Weights, batch: Batch, n: int, factor: float = 1.0) -> float:
+        """The loss of a domain's first n images at θ; ``factor`` times its gradient is added to what is gathered."""
+        loss = F.cross_entropy(functional_call(self, dict(theta), (batch[0][:n],)), batch[1][:n])
+        (factor * loss).backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    @contextmanager
+    def stepping(self, theta: Weights, inner: Weights) -> Iterator[None]:
+        """While the gradient at θ is computed, each of its tensors fills θ' as it arrives: none is kept, or read twice from
+        memory. Both points gather their gradients in the same place."""
+        hooks = []
+        for k, p in theta.items():
+            inner[k].grad = p.grad
+            hooks.append(p.register_hook(partial(self.inner_step, p, inner[k].detach())))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     @torch.no_grad()
-    def inner_step(self, p: Tensor, g: Tensor, out: Tensor) -> None:
-        """The first step of a fresh Adam from p, into ``out``."""
+    def inner_step(self, p: Tensor, out: Tensor, g: Tensor) -> None:
+        """The first step of a fresh Adam from p along g, into ``out``."""
         if self.hp.weight_decay:
             g = g.add(p, alpha=self.hp.weight_decay)
         torch.addcdiv(p, g, torch.abs(g, out=out).add_(ADAM_EPS), value=-self.hp.lr, out=out)
-
-
-def add_gradient(theta: Weights, g: Weights, factor: float = 1.0) -> None:
-    for k, p in theta.items():
-        p.grad = g[k] if p.grad is None else p.grad.add_(g[k], alpha=factor)
