@@ -81,13 +81,15 @@ class MLDG(Algorithm):
     def backward(self, theta: Weights, batch: Batch, n: int, factor: float = 1.0) -> float:
         """The loss of a domain's first n images at θ; ``factor`` times its gradient is added to what is gathered."""
         loss = F.cross_entropy(functional_call(self, dict(theta), (batch[0][:n],)), batch[1][:n])
-        (factor * loss).backward()  # type: ignore[no-untyped-call]
+        (factor * loss).backward()
         return loss.item()
 
     @contextmanager
     def stepping(self, theta: Weights, inner: Weights) -> Iterator[None]:
-        """While the gradient at θ is computed, each of its tensors fills θ' as it arrives: none is kept, or read twice from
-        memory. Both points gather their gradients in the same place."""
+        """While the gradient at θ is computed, each of its tensors fills θ' as it arrives, and is kept no longer.
+
+        Both points gather their gradients in the same place.
+        """
         hooks = []
         for k, p in theta.items():
             inner[k].grad = p.grad
