@@ -1,0 +1,65 @@
+"""itta adapt: a target's images through a trained model, with and without adaptation."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from itta.cli.chosen import adapter_of
+from itta.cli.screen import Settings, check_at_least, print_json, progress_bars, show, use_threads
+from itta.report.tables import Table
+
+
+def adapt(
+    model: Annotated[Positional[Path], arg(metavar="MODEL")],
+    data: Annotated[Positional[str], arg(metavar="DATA")],
+    domain: str | None = None,
+    adapter: str | None = None,
+    preset: Literal["paper", "released"] = "paper",
+    settings: Settings = (),
+    guard: bool = False,
+    batch_size: int = 32,
+    seed: int = 0,
+    out: Path | None = None,
+    threads: int = 0,
+    json: bool = False,
+) -> None:
+    """Run a target's images through a trained model once, with and without adaptation, and compare.
+
+    Labels, where the folders give them, are used for the score only. Examples:
+    itta adapt runs/emoji emoji --domain noto-mono; itta adapt runs/sites photos/site-4 --set steps=2 --out results/
+
+    Args:
+        model: Directory of a trained model.
+        data: "emoji", or a folder: root/class/image, or root/domain/class/image with --domain.
+        domain: The target domain.
+        adapter: Test-time method (itta list adapters); not given: what itta tune chose for this model, or itta.
+        preset: ITTA as we read the paper, or as its released code does it.
+        settings: Settings of the adapter, name=value.
+        guard: Watch the adapter, and take back what harms.
+        batch_size: Images per batch of the stream.
+        seed: Seed of the stream's order.
+        out: Also write records, predictions and a figure to this directory.
+        threads: CPU threads; 0 leaves it to torch.
+        json: Print the result as JSON.
+    """
+    from itta.adapters import adapt as make_adapter
+    from itta.bench.checkpoint import load
+    from itta.bench.target import compare, find_target, summarise, write_comparison
+
+    use_threads(threads)
+    check_at_least(1, batch_size=batch_size)
+    trained = load(model)
+    chosen = make_adapter(trained, **adapter_of(model, adapter, preset, settings), guard=guard)
+    target = find_target(model, data, domain)
+    with progress_bars(json) as report:
+        outcomes = compare(trained, target, chosen, batch_size, seed, report)
+    result = summarise(target, chosen, *outcomes)
+    files = write_comparison(out, model, target, chosen, outcomes) if out else []
+    if json:
+        print_json(result | {"files": [str(f) for f in files]})
+        return
+    rows = [[name, *values] for name, values in result["rows"].items()]
+    show(Table(f"{target.name}: {result['images']} images, batches of {batch_size}", ["", *result["columns"]], rows))
+    for file in files:
+        print(file)

@@ -1,0 +1,109 @@
+"""itta train: a model from several domains."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from itta.cli.screen import Settings, check_at_least, print_json, progress_bars, show, use_threads
+from itta.errors import InputError
+from itta.hparams import parse_settings
+from itta.report.tables import Table, percent
+
+
+def train(
+    data: Annotated[Positional[str], arg(metavar="DATA")],
+    out: Path,
+    target: tuple[str, ...] = (),
+    source: tuple[str, ...] = (),
+    algorithm: str = "itta",
+    backbone: str = "efficientnet_lite0",
+    weights: str = "imagenet",
+    image_size: int = 64,
+    steps: int = 300,
+    preset: Literal["paper", "released"] = "paper",
+    settings: Settings = (),
+    seed: int = 0,
+    hparams_seed: int = 0,
+    eval_every: int = 300,
+    augment: bool = True,
+    strict: bool = False,
+    allow_missing_classes: bool = False,
+    threads: int = 0,
+    json: bool = False,
+) -> None:
+    """Train a model on several domains; an interrupted run goes on where it stopped.
+
+    Examples: itta train emoji --target noto-mono --out runs/emoji;
+    itta train photos/ --target site-4 --image-size 96 --steps 1000 --set lr=1e-4 batch_size=16 --out runs/sites
+
+    Args:
+        data: "emoji", or a folder root/domain/class/image.
+        out: Directory of the run and of the trained model.
+        target: Domains kept out of training and used to measure; none means train on all.
+        source: Domains to train on; none means all but the targets.
+        algorithm: Training method (itta list algorithms), or package.module:Class.
+        backbone: Network (itta list backbones), or timm:MODEL.
+        weights: imagenet, none, or a .safetensors or .pth file.
+        image_size: Images are resized to this many pixels.
+        steps: Training steps.
+        preset: ITTA as we read the paper, or as its released code does it.
+        settings: Hyper-parameters of the method, name=value.
+        seed: Seed of the split and the run.
+        hparams_seed: 0 for the defaults, else draw them at random as DomainBed does.
+        eval_every: Record accuracies every so many steps.
+        augment: Crop, flip and jitter the training images as DomainBed does.
+        strict: With emoji: also hold out the emoji themselves, not only the style.
+        allow_missing_classes: Accept domains that lack some classes.
+        threads: CPU threads; 0 leaves it to torch.
+        json: Print the last record as JSON.
+    """
+    from itta import records
+    from itta.algorithms.itta import PRESETS
+    from itta.bench.train import train as run
+    from itta.data import load_dataset
+    from itta.trial import Trial
+
+    use_threads(threads)
+    check_at_least(1, steps=steps, eval_every=eval_every, image_size=image_size)
+    overrides = {**(PRESETS[preset] if algorithm == "itta" else {}), **parse_settings(settings)}
+    dataset = load_dataset(data, image_size=image_size, strict=strict, allow_missing_classes=allow_missing_classes)
+    for name in (*target, *source):
+        dataset.domain(name)
+    sources = source or tuple(d for d in dataset.domains if d not in target)
+    if not sources or set(sources) & set(target):
+        raise InputError(f"no domain is left to train on, or one is both: domains are {', '.join(dataset.domains)}.")
+    trial = Trial(
+        dataset=data,
+        algorithm=algorithm,
+        train_domains=sources,
+        test_domains=target,
+        hparams_seed=hparams_seed,
+        trial_seed=seed,
+        steps=steps,
+        backbone=backbone,
+        weights=weights,
+        image_size=image_size,
+        augment=augment,
+        strict=strict,
+        overrides=overrides,
+    )
+    with progress_bars(json) as report:
+        run(
+            trial,
+            out,
+            dataset,
+            eval_every=eval_every,
+            report=lambda step, logs: report(algorithm, step, steps),
+        )
+    last = list(records.read(out / "records.jsonl"))[-1]
+    if json:
+        print_json(last.to_json())
+        return
+    rows = [
+        [d, "source" if d in sources else "target", percent(a.get("all", a["out"]))] for d, a in last.accuracy.items()
+    ]
+    show(
+        Table(f"{algorithm} after {last.step} steps, accuracy %, without adaptation", ["domain", "", "accuracy"], rows)
+    )
+    print(f"model    {out}\nnext     itta adapt {out} {data}" + (f" --domain {target[0]}" if target else ""))
