@@ -87,6 +87,41 @@ def test_the_first_update_is_the_naive_one(
         torch.testing.assert_close(after[k], inside[k].detach(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("stop", ["none", "z", "z'"])
+@pytest.mark.parametrize("anchor", [0.0, 2.0])
+def test_a_view_held_fixed_and_an_anchor(
+    stop: str, anchor: float, trained: Trained, x: Tensor, draw: MixDraw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two steps: the anchor pulls from the second one on."""
+    model = trained(steps=20, lr=1e-2, batch_norm=True).double()
+    settings = {"optimizer": "sgd", "lr": LR, "depth": 1, "steps": 2, "blocks": ("block1", "block3")}
+    adapter = adapt(model, "itta", stop=stop, anchor=anchor, **settings)
+    monkeypatch.setattr(adapter, "draw_view", lambda n: draw)
+    got = adapter(x)
+
+    shapes = {b: model.backbone.block_shapes(16)[b] for b in ("block1", "block3")}
+    theta = {b: [torch.ones(s, dtype=torch.double), torch.zeros(s, dtype=torch.double)] for b, s in shapes.items()}
+    moving = [t.requires_grad_() for pair in theta.values() for t in pair]
+    start = [t.detach().clone() for t in moving]
+
+    def features(mixed: bool) -> Tensor:
+        def after(block: str, z: Tensor) -> Tensor:
+            z = mix_style(z, draw) if mixed and block == draw.block else z
+            return theta[block][0] * z + theta[block][1] if block in theta else z
+
+        return model.backbone(x, after)
+
+    for _ in range(2):
+        z, z_aug = features(False), features(True)
+        h = (z.detach() if stop == "z" else z) - (z_aug.detach() if stop == "z'" else z_aug)
+        away = sum(((t - t0) ** 2).sum() for t, t0 in zip(moving, start))
+        gradients = torch.autograd.grad((model.f_w(h) ** 2).mean() + anchor * away, moving)
+        with torch.no_grad():
+            for t, g in zip(moving, gradients):
+                t -= LR * g
+    torch.testing.assert_close(got, model.head(features(False)), rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("objective", ["learned", "plain"])
 def test_a_head_that_does_not_enter_the_objective(objective: str, trained: Trained) -> None:
     with pytest.raises(InputError, match=f"the head does not enter objective={objective}: choose objective=entropy"):

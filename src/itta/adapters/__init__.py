@@ -9,6 +9,7 @@ from itta.adapters.cotta import CoTTA
 from itta.adapters.eata import EATA
 from itta.adapters.guard import Guard
 from itta.adapters.itta import ITTA
+from itta.adapters.itta_plus import ITTAPlus
 from itta.adapters.lame import LAME
 from itta.adapters.memo import MEMO
 from itta.adapters.mt3 import MT3
@@ -27,7 +28,10 @@ from itta.hparams import default
 
 ADAPTERS: dict[str, type[Adapter]] = {
     a.name: a
-    for a in (Source, Tent, BNAdapt, CoTTA, EATA, LAME, MEMO, MT3, NOTE, RoTTA, SAR, SHOT, T3A, TTT, TTTPlus, ITTA)
+    for a in (
+        *(Source, Tent, BNAdapt, CoTTA, EATA, LAME, MEMO, MT3, NOTE, RoTTA, SAR, SHOT, T3A, TTT, TTTPlus),
+        *(ITTA, ITTAPlus),
+    )
 }
 
 
@@ -38,14 +42,19 @@ def find_adapter(name: str) -> type[Adapter]:
 
 
 def adapt(
-    trained: Algorithm, method: str | type[Adapter] = "itta", guard: bool | Mapping[str, Any] = False, **hp: Any
+    trained: Algorithm,
+    method: str | type[Adapter] = "itta",
+    guard: bool | Mapping[str, Any] | None = None,
+    **hp: Any,
 ) -> Adapter:
     """Make an adapter for a trained model; settings are those of the method's Hparams.
 
-    With ``guard``, or settings of `Guard`, the adapter is watched, and its harm taken back.
+    With ``guard``, or settings of `Guard`, the adapter is watched, and its harm taken back; not told, `itta+` is and
+    the others are not.
     """
     cls = find_adapter(method) if isinstance(method, str) else method
     adapter = cls(trained, default(cls.Hparams, **hp))
+    guard = cls.guarded if guard is None else guard
     if guard is False:
         return adapter
     return Guard(trained, adapter, default(Guard.Hparams, **({} if guard is True else guard)))

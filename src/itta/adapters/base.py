@@ -41,6 +41,7 @@ class Adapter:
     needs: ClassVar[Needs] = Needs()
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # settings worth trying where they are chosen
     predicts: ClassVar[str]  # "before" or "after" its update on the same batch
+    guarded: ClassVar[bool] = False  # whether a guard belongs to it, unless one is refused
 
     def __init__(self, trained: Algorithm, hp: Any) -> None:
         if self.needs.batch_norm and not any(isinstance(m, BatchNorm) for m in trained.backbone.modules()):
@@ -49,6 +50,7 @@ class Adapter:
             )
         self.model, self.hp = frozen_copy(trained), hp
         self.last_loss = 0.0  # of the last update, for whoever watches
+        self.reference: Tensor | None = None  # the trained model's own logits for the last batch, where they fell out
 
     def __call__(self, x: Tensor) -> Tensor:
         """Images [B, 3, H, W] in [0, 1] to logits [B, classes]; learn before or after, as the method does."""

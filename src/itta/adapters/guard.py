@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from itta.adapters.base import Adapter, check_batch, finite_images
 from itta.algorithms.base import Algorithm
 from itta.errors import InputError
-from itta.functional.entropy import entropy
+from itta.functional.entropy import effective_classes, entropy
 from itta.hparams import hp
 from itta.nn.optimizer import with_prefix, without_prefix
 
@@ -98,30 +98,39 @@ class Guard(Adapter):
         return logits
 
     def predict(self, x: Tensor) -> Tensor:
-        with torch.no_grad(), noting_norms(self.model.head) as source_norms:
-            reference = self.model.predict(x)
         self.images += len(x)
         if self.images <= self.resume_at:
-            return reference
+            return self.trained_answer(x)[0]
         with noting_norms(self.inner.model.head) as norms:
             try:
                 logits = self.inner(x)
             except InputError:  # too small a batch, or of another size than it was made for
                 self.note(Trip("refused batch", float(len(x)), float(self.inner.needs.batch)), "left out")
-                return reference
-        trip = self.watch(logits, reference, norms, source_norms)
+                return self.trained_answer(x)[0]
+        if self.inner.reference is None:
+            reference, source_norms = self.trained_answer(x)
+        else:  # it has asked the trained model itself, and first
+            reference, source_norms = self.inner.reference, norms[0]
+        source_norm = float(source_norms.mean())
+        trip = self.watch(logits, reference, float(norms[-1].mean()) if norms else source_norm, source_norm)
         if trip is None:
             self.keep_snapshot()
             return logits
         self.note(trip, self.take_back())
         return reference
 
-    def watch(self, logits: Tensor, reference: Tensor, norms: list[float], source_norms: list[float]) -> Trip | None:
+    @torch.no_grad()
+    def trained_answer(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The trained model's logits, and the lengths of its features."""
+        with noting_norms(self.model.head) as norms:
+            return self.model.predict(x), norms[-1]
+
+    def watch(self, logits: Tensor, reference: Tensor, norm: float, source_norm: float) -> Trip | None:
         """The first watch that trips."""
         loss, hp, means = self.inner.last_loss, self.hp, self.means
         if not (torch.isfinite(logits).all() and math.isfinite(loss)):
             return Trip("finite", float("nan"), 0.0)
-        means.add(logits, reference, loss, norms[-1] / source_norms[-1] if norms and source_norms[-1] > 0 else 1.0)
+        means.add(logits, reference, loss, norm / source_norm if source_norm > 0 else 1.0)
         if not 1 / hp.max_norm_ratio <= means["norm"] <= hp.max_norm_ratio:
             return Trip("feature norm", means["norm"], hp.max_norm_ratio)
         if not means.full:
@@ -230,22 +239,13 @@ class Means:
         return {k: v.clone() for k, v in self.sums.items()}
 
 
-def effective_classes(mean: Tensor) -> float:
-    """How many classes a mean prediction is spread over, softly counted: exp of its entropy.
-
-    >>> round(effective_classes(torch.tensor([0.5, 0.5, 0.0])), 6)
-    2.0
-    """
-    return float((-(mean * mean.clamp(min=1e-12).log()).sum()).exp())
-
-
 @contextmanager
-def noting_norms(head: nn.Module) -> Iterator[list[float]]:
-    """Note the mean length of the feature vectors that enter the head, once per pass."""
-    norms: list[float] = []
+def noting_norms(head: nn.Module) -> Iterator[list[Tensor]]:
+    """Note the lengths of the feature vectors that enter the head, [B] for each pass."""
+    norms: list[Tensor] = []
 
     def note(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        norms.append(float(args[0].detach().norm(dim=1).mean()))
+        norms.append(args[0].detach().norm(dim=1))
 
     handle = head.register_forward_pre_hook(note)
     try:

@@ -42,6 +42,8 @@ class Hparams(gradient.Hparams):
     per: Literal["pixel", "channel"] = hp("pixel", "one entry of Θ per pixel, as in the paper, or per channel")
     loss_scale: float = hp(1.0, "factor of the loss; the release's 1e-6 makes its step vanish")
     bank_below: int = hp(8, "batches smaller than this mix with the model's style bank instead of each other")
+    stop: Literal["none", "z", "z'"] = hp("none", "the view that is held fixed: the loss moves the other one only")
+    anchor: float = hp(0.0, "weight of ‖Θ − its start‖², which holds what moves back")
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -119,13 +121,13 @@ class ITTA(GradientAdapter):
         z, mixed = self.before(x, draw)
         for _ in range(self.hp.steps):
             views = self.run(z).chunk(2) if mixed else two_views(lambda after: self.run(z, after), draw)
-            self.step(self.hp.loss_scale * self.loss(*views))
+            self.step(self.hp.loss_scale * self.loss(*views) + self.pull())
         return z
 
     def learn_entropy(self, x: Tensor) -> Tensor:
         z, _ = self.before(x)
         for _ in range(self.hp.steps):
-            self.step(self.hp.loss_scale * entropy(self.model.classify(self.run(z))).mean())
+            self.step(self.hp.loss_scale * entropy(self.model.classify(self.run(z))).mean() + self.pull())
         return z
 
     def learn_rotation(self, x: Tensor) -> Tensor:
@@ -133,11 +135,19 @@ class ITTA(GradientAdapter):
         turned = rotate(x, turns)
         for _ in range(self.hp.steps):
             logits = self.rotation_logits(turned, self.adapt_block)
-            self.step(self.hp.loss_scale * F.cross_entropy(logits, turns))
+            self.step(self.hp.loss_scale * F.cross_entropy(logits, turns) + self.pull())
         return self.before(x)[0]
 
+    def pull(self) -> Tensor | float:
+        """What holds the moving parameters back."""
+        if not self.hp.anchor:
+            return 0.0
+        return self.hp.anchor * torch.stack([(p - self.start[k]).square().sum() for k, p in self.moving.items()]).sum()
+
     def loss(self, z: Tensor, z_aug: Tensor) -> Tensor:
-        """Eq. 1, with or without f_w."""
+        """Eq. 1, with or without f_w, and with a view held fixed if so set."""
+        z = z.detach() if self.hp.stop == "z" else z
+        z_aug = z_aug.detach() if self.hp.stop == "z'" else z_aug
         if self.hp.objective == "plain":
             return (z - z_aug).square().mean()
         h = z - z_aug if self.model.hp.difference == "z-z'" else z_aug - z

@@ -37,6 +37,7 @@ class T3A(Adapter):
     )
     Hparams = Hparams
     needs = Needs(changes="class prototypes in place of the head")
+    candidates = tuple({"supports": m} for m in (5, 20, 50, 100, -1))
     predicts = "after"
 
     def __init__(self, trained: Algorithm, hp: Any) -> None:

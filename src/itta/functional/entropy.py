@@ -1,7 +1,9 @@
 """How sure a prediction is, and how evenly predictions are spread."""
 
 import math
+from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 
@@ -25,3 +27,22 @@ def entropy_of_mean(logits: Tensor) -> Tensor:
     """
     log_mean = logits.log_softmax(1).logsumexp(0) - math.log(len(logits))
     return -(log_mean.exp() * log_mean).sum()
+
+
+def effective_classes(mean: Tensor) -> float:
+    """How many classes a mean prediction is spread over, softly counted: exp of its entropy.
+
+    >>> round(effective_classes(torch.tensor([0.5, 0.5, 0.0])), 6)
+    2.0
+    """
+    return float((-(mean * mean.clamp(min=1e-12).log()).sum()).exp())
+
+
+def log_mean_probability(answers: Sequence[Tensor]) -> Tensor:
+    """The mean of several predictions for the same images, as logits; [B, C] each.
+
+    >>> log_mean_probability([torch.tensor([[0.0, 0.0]]), torch.tensor([[200.0, 0.0]])]).exp()
+    tensor([[0.7500, 0.2500]])
+    """
+    log_p = torch.stack([logits.log_softmax(1) for logits in answers])
+    return log_p.logsumexp(0) - math.log(len(answers))

@@ -1,0 +1,282 @@
+"""Every test-time method on every target, kind of stream and batch size: does it help, and where does it harm?
+
+Trains one model for each target and seed, and for each method that builds on a training of its own; adapts each along
+the streams; writes one row per stream and method as soon as it is known, and tables of them all. What is there already
+is not done again, so the same command goes on after an interruption. With --ablation: the parts of ITTA's step, and of
+itta+, one by one, on the plainest streams.
+"""
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, fields
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import mean
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+import tyro
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks.adaptation_variants import variants, with_blocks
+from itta.adapters import ADAPTERS, Adapter, adapt, find_adapter
+from itta.adapters.streams import draw_order
+from itta.algorithms import Algorithm
+from itta.bench.checkpoint import load
+from itta.bench.engines import run_local
+from itta.bench.evaluate import evaluate
+from itta.data import load_dataset
+from itta.data.dataset import Images
+from itta.errors import InputError
+from itta.hparams import parse_settings
+from itta.records import cut_torn_line, replace_text
+from itta.report.tables import Table, percent, points
+from itta.seeds import derive_seed
+from itta.trial import Trial
+
+WHOLE = ("itta+", "itta", "tent", "t3a")  # on every stream; the others on the plainest one
+ORDERS = ("iid", "sorted", "dirichlet")
+BATCHES = (1, 16, 64)
+PLAINEST = ("iid", 32)
+OWN_TRAINING = ("ttt", "ttt++", "mt3")
+
+
+class Job(NamedTuple):
+    """A method with its settings, under the name it has in the table, on a kind of stream."""
+
+    label: str
+    adapter: str | type[Adapter]
+    settings: dict[str, Any]
+    order: str
+    batch: int
+
+
+@dataclass(frozen=True)
+class Options:
+    out: Path = Path("grid")  # models, rows and tables
+    data: tuple[str, ...] = ("emoji", "PACS")  # "emoji", or folders root/domain/class/image
+    seeds: int = 3  # of model, images and stream
+    images: int = 200  # of each target, drawn at random
+    steps: int = 80  # of training
+    batch_size: int = 12  # images of each source domain in a training step
+    lr: float = 2e-4  # of training
+    image_size: int = 64  # pixels on each side
+    backbone: str = "efficientnet_lite0"  # network
+    weights: str = "imagenet"  # it starts from
+    slots: int = 2  # processes at a time
+    adapters: tuple[str, ...] = tuple(n for n in ADAPTERS if n != "source")  # methods to run
+    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ADAPTER.NAME=VALUE …")] = ()  # settings of the methods
+    ablation: bool = False  # the parts of ITTA's step and of itta+, one by one
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method on a stream. ``before`` is the trained model's accuracy on the same images."""
+
+    dataset: str
+    target: str
+    seed: int
+    adapter: str
+    order: str
+    batch: int
+    images: int
+    before: float
+    accuracy: float | None  # none where the method cannot run
+    note: str = ""  # why not; or what the guard did
+
+    @property
+    def cell(self) -> tuple[str, str, int]:
+        return self.adapter, self.order, self.batch
+
+
+@dataclass(frozen=True)
+class Model:
+    """One training, and the streams of one target through it."""
+
+    trial: Trial
+    folder: Path
+    jobs: tuple[Job, ...]
+    rows: Path
+
+
+def models(options: Options) -> list[Model]:
+    """ITTA's training for all methods but those that need their own."""
+    by_training: dict[str, list[Job]] = {}
+    for job in ablation_jobs() if options.ablation else jobs(options):
+        own = find(job).needs.training
+        by_training.setdefault(own if own in OWN_TRAINING else "itta", []).append(job)
+    found = []
+    for seed in range(options.seeds):
+        for data in options.data:
+            domains = tuple(load_dataset(data, image_size=options.image_size).domains)
+            for target in domains:
+                for algorithm, of_model in by_training.items():
+                    trial = Trial(
+                        dataset=data,
+                        algorithm=algorithm,
+                        train_domains=tuple(d for d in domains if d != target),
+                        test_domains=(target,),
+                        trial_seed=seed,
+                        steps=options.steps,
+                        backbone=options.backbone,
+                        weights=options.weights,
+                        image_size=options.image_size,
+                        augment=False,
+                        overrides={"lr": options.lr, "batch_size": options.batch_size},
+                    )
+                    own = "" if algorithm == "itta" else f"-{algorithm}"
+                    folder = options.out / "runs" / f"{Path(data).name}-{target}-{seed}{own}"
+                    rows = folder.with_name(f"{folder.name}.{'ablation' if options.ablation else 'grid'}.jsonl")
+                    found.append(Model(trial, folder, tuple(of_model), rows))
+    return found
+
+
+def jobs(options: Options) -> list[Job]:
+    """The whole grid for some methods, the plainest stream for the others."""
+    found = []
+    for name in options.adapters:
+        chosen = parse_settings([s.removeprefix(f"{name}.") for s in options.set if s.startswith(f"{name}.")])
+        streams = [(o, b) for o in ORDERS for b in BATCHES] if name in WHOLE else [PLAINEST]
+        found += [Job(name, name, chosen, order, batch) for order, batch in streams]
+    return found
+
+
+def ablation_jobs() -> list[Job]:
+    return [Job(label, adapter, chosen, "iid", 16) for label, (adapter, chosen) in variants().items()]
+
+
+def find(job: Job) -> type[Adapter]:
+    return find_adapter(job.adapter) if isinstance(job.adapter, str) else job.adapter
+
+
+def adapt_one(model: Model, images: int) -> None:
+    """All streams of one model that have no row yet."""
+    torch.set_num_threads(1)
+    cut_torn_line(model.rows)
+    done = {row.cell for row in read(model.rows)}
+    waiting = [job for job in model.jobs if (job.label, job.order, job.batch) not in done]
+    if not waiting:
+        return
+    trial, trained = model.trial, load(model.folder)
+    (target,) = trial.test_domains
+    domain = load_dataset(trial.dataset, image_size=trial.image_size).domain(target)
+    rng = np.random.RandomState(derive_seed(trial.trial_seed, "grid", target))
+    chosen = np.sort(rng.permutation(len(domain))[:images])
+    before = evaluate(adapt(trained, "source"), domain, chosen, 64, None).accuracy
+    for job in waiting:
+        accuracy, note = run(trained, job, domain, chosen, trial.trial_seed)
+        where = (Path(trial.dataset).name, target, trial.trial_seed)
+        row = Row(*where, job.label, job.order, job.batch, len(chosen), before, accuracy, note)
+        with open(model.rows, "a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(row)) + "\n")
+
+
+def run(trained: Algorithm, job: Job, domain: Images, chosen: np.ndarray, seed: int) -> tuple[float | None, str]:
+    """Accuracy along a stream, and what there is to say about it."""
+    order = draw_order({"target": domain.labels[chosen]}, job.order, seed=seed)  # type: ignore[arg-type]
+    try:
+        adapter = adapt(trained, job.adapter, **with_blocks(job.settings, trained.backbone.block_names))
+        outcome = evaluate(adapter, domain, chosen[order.index], job.batch, None)
+    except InputError as error:
+        return None, str(error)
+    done = adapter.describe().get("interventions", {})
+    return outcome.accuracy, ", ".join(f"{watch}: {n}" for watch, n in done.items())
+
+
+def read(path: Path) -> list[Row]:
+    if not path.is_file():
+        return []
+    return [Row(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write(rows: Sequence[Row], out: Path, name: str) -> Path:
+    """All rows as CSV, and the tables made of them."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([f.name for f in fields(Row)])
+    writer.writerows([asdict(row).values() for row in rows])
+    replace_text(out / f"{name}.csv", text.getvalue())
+    tables = [table_of(rows, method) for method in WHOLE if any(r.cell == (method, "sorted", 1) for r in rows)]
+    tables.append(plainest_table(rows))
+    replace_text(out / f"{name}.md", "\n\n".join(f"### {t.title}\n\n{t.to_markdown()}" for t in tables) + "\n")
+    return out / f"{name}.md"
+
+
+def gain(rows: Iterable[Row]) -> float | None:
+    """Accuracy gained over the trained model, mean over seeds."""
+    gains = [row.accuracy - row.before for row in rows if row.accuracy is not None]
+    return mean(gains) if gains else None
+
+
+def targets_of(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    return list(dict.fromkeys((row.dataset, row.target) for row in rows))
+
+
+def shown(value: float | None) -> str:
+    return "–" if value is None else points(value)
+
+
+def table_of(rows: Sequence[Row], name: str) -> Table:
+    """A method's gain on every target and stream; the last row and column are means."""
+    own = [row for row in rows if row.adapter == name]
+    streams = [(o, b) for o in ORDERS for b in BATCHES]
+    lines, every = [], []
+    for dataset, target in targets_of(own):
+        here = [row for row in own if (row.dataset, row.target) == (dataset, target)]
+        plain = mean({row.seed: row.before for row in here}.values())
+        gains = [gain(row for row in here if (row.order, row.batch) == s) for s in streams]
+        lines.append([f"{dataset} {target}", percent(plain), *map(shown, gains)])
+        every.append(gains)
+    columns = [[g for g in column if g is not None] for column in zip(*every)]
+    lines.append(["mean", "", *(shown(mean(c) if c else None) for c in columns)])
+    known = [g for column in columns for g in column]
+    worst = f"worst cell {points(min(known))}, mean {points(mean(known))}" if known else "cannot run"
+    title = f"{name}: points gained over the trained model ({worst})"
+    return Table(title, ["target", "trained, %", *(f"{o}, {b}" for o, b in streams)], lines)
+
+
+def plainest_table(rows: Sequence[Row]) -> Table:
+    """Every method, images in random order; batches of 16 where there are such, else of 32."""
+    targets = targets_of(rows)
+    lines = []
+    for name in dict.fromkeys(row.adapter for row in rows):
+        own = [row for row in rows if row.adapter == name and row.order == "iid" and row.batch in (16, 32)]
+        gains = [gain(r for r in own if (r.dataset, r.target) == t) for t in targets]
+        known = [g for g in gains if g is not None]
+        lines.append([name, *map(shown, gains), shown(mean(known) if known else None)])
+    title = "Random order, batches of 16 or 32: points gained over the trained model"
+    return Table(title, ["method", *(f"{d} {t}" for d, t in targets), "mean"], lines)
+
+
+def main(options: Options) -> None:
+    every = models(options)
+    with Progress(console=Console(stderr=True)) as bars:
+        bar = bars.add_task("training steps", total=options.steps * len(every))
+        done = {m.folder.name: options.steps for m in every if (m.folder / "model.json").is_file()}
+        bars.update(bar, completed=sum(done.values()))
+
+        def report(name: str, step: int) -> None:
+            done[name] = step
+            bars.update(bar, completed=sum(done.values()))
+
+        run_local({m.folder.name: (m.trial, m.folder) for m in every}, options.slots, report)
+        bar = bars.add_task("models adapted", total=len(every))
+        with ProcessPoolExecutor(options.slots, mp_context=get_context("spawn")) as pool:
+            for future in as_completed([pool.submit(adapt_one, model, options.images) for model in every]):
+                future.result()
+                bars.advance(bar)
+    rows = [row for model in every for row in read(model.rows)]
+    print(write(rows, options.out, "ablation" if options.ablation else "grid"))
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Options, prog="python -m benchmarks.adaptation_grid", description=__doc__))
+    except InputError as error:
+        sys.exit(f"error: {error}")
