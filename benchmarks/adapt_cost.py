@@ -1,7 +1,8 @@
 """What adapting to a batch and predicting it costs, relative to plain prediction: time and counted FLOPs.
 
-The view mixes after each of the two mixing points equally often. FLOPs are those of convolutions and matrix products,
-forward and backward, by torch's own counter; f_Θ works entry by entry and shows in the time only.
+ITTA in several settings, and the other test-time methods that need no training of their own. ITTA's view mixes after
+each of the two mixing points equally often. FLOPs are those of convolutions and matrix products, forward and backward,
+by torch's own counter; f_Θ works entry by entry and shows in the time only.
 """
 
 import statistics
@@ -14,12 +15,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import timing
 from benchmarks.timing import Job, Result, compare, interleave, mixing_seeds, watch
-from itta.adapters import Adapter, adapt
+from itta.adapters import ADAPTERS, Adapter, adapt
+from itta.adapters.eata import fisher_information
 from itta.adapters.itta import ITTA as IttaAdapter
 from itta.algorithms.itta import ITTA
 from itta.hparams import default
+from itta.nn.batch_norm import has_batch_norm
+from itta.nn.style_bank import collect_styles
 
 BASE = "source"
+EVERY = 2.0  # a margin no image's entropy reaches
 
 
 @dataclass(frozen=True)
@@ -28,24 +33,38 @@ class Options(timing.Options):
     image_size: int = 224  # pixels on each side
 
 
-def settings(last_block: str) -> dict[str, dict[str, Any]]:
+def settings(last_block: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Row -> method and settings; EATA and SAR learn from every image, or untrained they might from none."""
     return {
-        "itta": {},
-        "itta channel": {"per": "channel"},
-        "itta last": {"blocks": (last_block,)},
-        "itta 2 steps": {"steps": 2},
-        "itta 3 steps": {"steps": 3},
-        "itta episodic": {"episodic": True},
+        "itta": ("itta", {}),
+        "itta channel": ("itta", {"per": "channel"}),
+        "itta last": ("itta", {"blocks": (last_block,)}),
+        "itta 2 steps": ("itta", {"steps": 2}),
+        "itta 3 steps": ("itta", {"steps": 3}),
+        "itta episodic": ("itta", {"episodic": True}),
+        "itta+": ("itta+", {}),
+        "tent": ("tent", {}),
+        "bn_adapt": ("bn_adapt", {}),
+        "t3a": ("t3a", {}),
+        "lame": ("lame", {}),
+        "shot": ("shot", {}),
+        "eata": ("eata", {"margin": EVERY, "redundancy": 1e9}),
+        "sar": ("sar", {"margin": EVERY, "recover": 0.0}),
     }
 
 
 def measure(options: Options) -> Result:
     torch.manual_seed(0)
-    trained = ITTA(options.task(), default(ITTA.Hparams))
+    trained, x = ITTA(options.task(), default(ITTA.Hparams)).eval(), options.images()
     blocks = trained.backbone.block_names
+    trained.style_bank = collect_styles(trained.backbone, {"domain": [x]}, blocks[:2])
     adapters = {BASE: adapt(trained, BASE)}
-    adapters |= {name: adapt(trained, "itta", **hp) for name, hp in settings(blocks[-1]).items()}
-    x, seeds = options.images(), mixing_seeds(options.batch, blocks[:2], draws=1)
+    for row, (name, hp) in settings(blocks[-1]).items():
+        if ADAPTERS[name].needs.batch_norm and not has_batch_norm(trained.backbone):
+            continue
+        trained.fisher = fisher_information(trained, [x]) if name == "eata" else None
+        adapters[row] = adapt(trained, name, **hp)
+    seeds = mixing_seeds(options.batch, blocks[:2], draws=1)
     jobs = {name: job(adapter, x, seeds) for name, adapter in adapters.items()}
     seconds = interleave(jobs, options.rounds, options.json)
     flops = {

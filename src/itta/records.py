@@ -21,6 +21,8 @@ class Record:
     hparams: Mapping[str, Any] = field(default_factory=dict)
     adapter_hparams: Mapping[str, Any] = field(default_factory=dict)
     logs: Mapping[str, float] = field(default_factory=dict)
+    needs: Mapping[str, Any] = field(default_factory=dict)  # what the adapter asks for and changes
+    stream: Mapping[str, Any] = field(default_factory=dict)  # how the images arrived
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA} | asdict(self) | {"trial": self.trial.to_json()}

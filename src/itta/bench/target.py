@@ -2,8 +2,8 @@
 
 import csv
 import io
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 
 from itta import records
 from itta.adapters import Adapter, adapt
+from itta.adapters.streams import Classes, Domains, draw_order
 from itta.algorithms import Algorithm
 from itta.bench.checkpoint import read_description
 from itta.bench.evaluate import Outcome, evaluate
 from itta.data import load_dataset
-from itta.data.dataset import Images, target_indices
+from itta.data.dataset import Images, JoinedImages, target_indices
 from itta.data.folder import load_target
 from itta.errors import InputError, unknown
 from itta.records import Record, replace_text
@@ -32,10 +33,43 @@ def quiet(name: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Target:
+    """What a model is run on: images of one domain, or of several."""
+
     name: str
     images: Images
-    indices: np.ndarray
+    indices: np.ndarray  # those to predict, in the order in which they arrive if ``ordered``
     labelled: bool
+    ordered: bool = False
+
+    def of_domains(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """Which of the given images are whose: domain -> [N] of yes and no."""
+        if not isinstance(self.images, JoinedImages):
+            return {self.name: np.ones(len(indices), dtype=bool)}
+        bounds = zip(self.images.parts, self.images.starts, self.images.starts[1:])
+        return {name: (indices >= low) & (indices < high) for name, low, high in bounds}
+
+
+def find_stream(
+    model: Path,
+    data: str,
+    names: Sequence[str] = (),
+    classes: Classes = "iid",
+    domains: Domains = "in_turn",
+    seed: int = 0,
+    concentration: float = 0.1,
+) -> Target:
+    """The images of one or several domains, in the order in which they are to arrive."""
+    targets = [find_target(model, data, name) for name in names or (None,)]
+    if len(targets) == 1 and classes == "iid":
+        return targets[0]  # put in order as it is read
+    labelled = all(t.labelled for t in targets)
+    if not labelled and classes != "iid":
+        raise InputError(f"{data} has no labels, so its images cannot arrive by class: leave --order at iid.")
+    images = targets[0].images if len(targets) == 1 else JoinedImages({t.name: t.images for t in targets})
+    order = draw_order({t.name: t.images.labels[t.indices] for t in targets}, classes, domains, seed, concentration)
+    starts = images.starts if isinstance(images, JoinedImages) else np.zeros(1, dtype=np.int64)
+    indices = np.array([starts[d] + targets[d].indices[i] for d, i in zip(order.domain, order.index)], dtype=np.int64)
+    return Target(" + ".join(t.name for t in targets), images, indices, labelled, ordered=True)
 
 
 def find_target(model: Path, data: str, domain: str | None) -> Target:
@@ -69,7 +103,7 @@ def compare(
         def tell(done: int, total: int) -> None:
             report(a.name, done, total)
 
-        return evaluate(a, target.images, target.indices, batch_size, seed, tell)
+        return evaluate(a, target.images, target.indices, batch_size, None if target.ordered else seed, tell)
 
     return run(plain), run(adapter)
 
@@ -80,9 +114,13 @@ def summarise(target: Target, adapter: Adapter, before: Outcome, after: Outcome)
     columns: list[str] = []
     if target.labelled:
         columns = ["accuracy %", "first half %", "second half %"]
+        if len(by_domain(target, before)) > 1:
+            columns += [f"{domain} %" for domain in by_domain(target, before)]
         for name, outcome in (("source", before), (adapter.name, after)):
             halves = np.array_split(outcome.correct, 2)
             rows[name] = [percent(outcome.accuracy), *(percent(half.mean()) if len(half) else "-" for half in halves)]
+            if len(by_domain(target, outcome)) > 1:
+                rows[name] += [percent(a) for a in by_domain(target, outcome).values()]
     changed = float((before.predictions != after.predictions).mean())
     rows["source"].append("-")
     rows[adapter.name].append(percent(changed))
@@ -100,8 +138,18 @@ def summarise(target: Target, adapter: Adapter, before: Outcome, after: Outcome)
     return result
 
 
+def by_domain(target: Target, outcome: Outcome) -> dict[str, float]:
+    """Accuracy on each domain of the stream."""
+    return {d: float(outcome.correct[own].mean()) for d, own in target.of_domains(outcome.indices).items() if own.any()}
+
+
 def write_comparison(
-    out: Path, model: Path, target: Target, adapter: Adapter, outcomes: tuple[Outcome, Outcome]
+    out: Path,
+    model: Path,
+    target: Target,
+    adapter: Adapter,
+    outcomes: tuple[Outcome, Outcome],
+    stream: Mapping[str, Any] | None = None,
 ) -> list[Path]:
     """Predictions in the stream's order; with labels also the records and the accuracy along the stream."""
     out.mkdir(parents=True, exist_ok=True)
@@ -116,7 +164,7 @@ def write_comparison(
     files = [out / "predictions.csv"]
     if target.labelled:
         for a, outcome in zip((adapt(adapter.model, "source"), adapter), outcomes):
-            records.append(out / "records.jsonl", record_of(model, a, target, outcome))
+            records.append(out / "records.jsonl", record_of(model, a, target, outcome, stream))
         window = max(1, min(200, len(before.correct) // 4))
         curves = {"source": [before.running_accuracy(window)], adapter.name: [after.running_accuracy(window)]}
         files += [out / "records.jsonl", plot_stream(out / "stream.png", curves, window, f"{target.name}: one pass")]
@@ -132,13 +180,17 @@ def trial_of(model: Path) -> Trial:
         ) from error
 
 
-def record_of(model: Path, adapter: Adapter, target: Target, outcome: Outcome) -> Record:
+def record_of(
+    model: Path, adapter: Adapter, target: Target, outcome: Outcome, stream: Mapping[str, Any] | None = None
+) -> Record:
     description = read_description(model)
     return Record(
         trial_of(model),
         description["about"]["steps"],
         adapter.name,
-        {target.name: {"all": outcome.accuracy}},
+        {domain: {"all": accuracy} for domain, accuracy in by_domain(target, outcome).items()},
         description["hparams"],
         adapter.describe(),
+        needs={**asdict(adapter.needs), "predicts": adapter.predicts},
+        stream=dict(stream or {}),
     )

@@ -52,7 +52,7 @@ def tune(
     data: str | None = None,
     seeds: Sequence[int] = (0,),
     batch_size: int = 32,
-    guard: bool = False,
+    guard: bool | None = None,
     report: Report = lambda what, done, total: None,
 ) -> Choice:
     """Choose among the adapters' candidates and write the choice into the model's directory."""
@@ -98,7 +98,7 @@ def score(
     trial: Trial,
     seeds: Sequence[int],
     batch_size: int,
-    guard: bool,
+    guard: bool | None,
 ) -> float:
     """Accuracy along the stream of a domain, mean over the seeds of its order."""
     adapter = adapt(model, candidate.adapter, guard=guard, **candidate.settings)

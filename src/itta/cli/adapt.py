@@ -13,7 +13,10 @@ from itta.report.tables import Table
 def adapt(
     model: Annotated[Positional[Path], arg(metavar="MODEL")],
     data: Annotated[Positional[str], arg(metavar="DATA")],
-    domain: str | None = None,
+    domain: tuple[str, ...] = (),
+    order: Literal["iid", "sorted", "dirichlet"] = "iid",
+    domains: Literal["in_turn", "gradual", "mixed", "recurring"] = "in_turn",
+    concentration: float = 0.1,
     adapter: str | None = None,
     preset: Literal["paper", "released"] = "paper",
     settings: Settings = (),
@@ -32,11 +35,14 @@ def adapt(
     Args:
         model: Directory of a trained model.
         data: "emoji", or a folder: root/class/image, or root/domain/class/image with --domain.
-        domain: The target domain.
+        domain: The target domain; several make a stream of them all.
+        order: How the classes arrive: at random, one after another, or in clusters.
+        domains: How several domains arrive: one after another, gliding from one to the next, mixed, or coming again.
+        concentration: With --order dirichlet: the smaller, the fewer classes at a time.
         adapter: Test-time method (itta list adapters); not given: what itta tune chose for this model, or itta.
         preset: ITTA as we read the paper, or as its released code does it.
         settings: Settings of the adapter, name=value.
-        guard: Watch the adapter, and take back what harms.
+        guard: Watch the adapter, and take back what harms; itta+ always is.
         batch_size: Images per batch of the stream.
         seed: Seed of the stream's order.
         out: Also write records, predictions and a figure to this directory.
@@ -45,17 +51,18 @@ def adapt(
     """
     from itta.adapters import adapt as make_adapter
     from itta.bench.checkpoint import load
-    from itta.bench.target import compare, find_target, summarise, write_comparison
+    from itta.bench.target import compare, find_stream, summarise, write_comparison
 
     use_threads(threads)
     check_at_least(1, batch_size=batch_size)
     trained = load(model)
-    chosen = make_adapter(trained, **adapter_of(model, adapter, preset, settings), guard=guard)
-    target = find_target(model, data, domain)
+    chosen = make_adapter(trained, **adapter_of(model, adapter, preset, settings), guard=guard or None)
+    target = find_stream(model, data, domain, order, domains, seed, concentration)
     with progress_bars(json) as report:
         outcomes = compare(trained, target, chosen, batch_size, seed, report)
     result = summarise(target, chosen, *outcomes)
-    files = write_comparison(out, model, target, chosen, outcomes) if out else []
+    how = {"order": order, "domains": domains, "concentration": concentration, "batch_size": batch_size, "seed": seed}
+    files = write_comparison(out, model, target, chosen, outcomes, how) if out else []
     if json:
         print_json(result | {"files": [str(f) for f in files]})
         return

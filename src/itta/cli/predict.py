@@ -36,7 +36,7 @@ def predict(
         adapter: Test-time method (itta list adapters), source for none; not given: what itta tune chose, or itta.
         preset: ITTA as we read the paper, or as its released code does it.
         settings: Settings of the adapter, name=value.
-        guard: Watch the adapter, and take back what harms.
+        guard: Watch the adapter, and take back what harms; itta+ always is.
         batch_size: Images per batch.
         format: csv, or one JSON object per line.
         out: File to write; the screen if not given.
@@ -52,7 +52,7 @@ def predict(
     if not images:
         raise InputError("no images to predict: name image files or folders after the model.")
     trained = load(model)
-    chosen = make_adapter(trained, **adapter_of(model, adapter, preset, settings), guard=guard)
+    chosen = make_adapter(trained, **adapter_of(model, adapter, preset, settings), guard=guard or None)
     files = list_images(images)
     unreadable = 0
     with (

@@ -41,7 +41,7 @@ def tune(
     check_at_least(1, batch_size=batch_size, seeds=seeds)
     with progress_bars(json) as report:
         orders = range(seeds)
-        choice = run(model, adapter, data=data, seeds=orders, batch_size=batch_size, guard=guard, report=report)
+        choice = run(model, adapter, data=data, seeds=orders, batch_size=batch_size, guard=guard or None, report=report)
     if json:
         print_json(asdict(choice))
         return

@@ -35,6 +35,43 @@ class Images(Protocol):
 
 
 @dataclass(frozen=True)
+class JoinedImages:
+    """Several domains as one: the images of the first, then those of the second, and so on."""
+
+    parts: Mapping[str, Images]
+
+    @property
+    def starts(self) -> np.ndarray:
+        """The number of each domain's first image, and the number of all images."""
+        return np.concatenate([[0], np.cumsum([len(p) for p in self.parts.values()])])
+
+    @property
+    def labels(self) -> np.ndarray:
+        return np.concatenate([p.labels for p in self.parts.values()])
+
+    @property
+    def names(self) -> Sequence[str]:
+        return [f"{domain}/{name}" for domain, part in self.parts.items() for name in part.names]
+
+    @property
+    def groups(self) -> None:
+        return None
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def read(self, indices: Sequence[int] | np.ndarray) -> torch.Tensor:
+        indices = np.asarray(indices, dtype=np.int64)
+        which = np.searchsorted(self.starts, indices, side="right") - 1
+        found: list[torch.Tensor] = [torch.empty(0)] * len(indices)
+        for number, (start, part) in enumerate(zip(self.starts, self.parts.values())):
+            places = np.flatnonzero(which == number)
+            for place, image in zip(places, part.read(indices[places] - start) if len(places) else ()):
+                found[place] = image
+        return torch.stack(found)
+
+
+@dataclass(frozen=True)
 class DomainDataset:
     """Domains by name, in order, that share their classes; `strict` holds out identities as well as images."""
 
