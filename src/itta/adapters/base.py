@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from itta.algorithms.base import Algorithm
 from itta.errors import InputError
+from itta.nn.batch_norm import has_batch_norm
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Adapter:
     predicts: ClassVar[str]  # "before" or "after" its update on the same batch
 
     def __init__(self, trained: Algorithm, hp: Any) -> None:
-        if self.needs.batch_norm and not any(isinstance(m, BatchNorm) for m in trained.backbone.modules()):
+        if self.needs.batch_norm and not has_batch_norm(trained.backbone):
             raise InputError(
                 f"{self.name} adapts batch normalisation, and this model's backbone has none: choose another adapter."
             )

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from itta.adapters import gradient
 from itta.adapters.base import Needs, check_images
@@ -20,6 +19,7 @@ from itta.adapters.scopes import norm_affine
 from itta.errors import InputError
 from itta.functional.entropy import entropy
 from itta.hparams import hp
+from itta.nn.batch_norm import batch_norms
 from itta.nn.optimizer import with_prefix, without_prefix
 from itta.nn.robust_norm import learning_statistics, statistics
 
@@ -56,9 +56,8 @@ class NOTE(GradientAdapter):
             raise InputError(f"bn_momentum must be between 0 and 1, got {self.hp.bn_momentum}.")
         if self.hp.episodic:
             raise InputError("episodic=True leaves note nothing to do: what it learns serves later batches only.")
-        for module in self.model.backbone.modules():
-            if isinstance(module, BatchNorm):
-                module.momentum, module.num_batches_tracked = self.hp.bn_momentum, None
+        for norm in batch_norms(self.model.backbone).values():
+            norm.momentum, norm.num_batches_tracked = self.hp.bn_momentum, None
         return norm_affine(self.model)
 
     def fresh(self) -> dict[str, Tensor]:

@@ -14,7 +14,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from itta.adapters import gradient
 from itta.adapters.base import Needs
@@ -23,6 +22,7 @@ from itta.adapters.scopes import norm_affine, use_batch_statistics
 from itta.errors import InputError
 from itta.functional.entropy import entropy
 from itta.hparams import hp
+from itta.nn.batch_norm import has_batch_norm
 
 FULL_BATCH = 32
 
@@ -75,7 +75,7 @@ class SAR(GradientAdapter):
 
     def check(self, x: Tensor) -> None:
         super().check(x)
-        if len(x) == 1 and any(isinstance(m, BatchNorm) for m in self.model.backbone.modules()):
+        if len(x) == 1 and has_batch_norm(self.model.backbone):
             raise InputError(
                 "sar needs at least 2 images at a time for batch normalisation, got 1: send larger batches, "
                 "or take a backbone with another normalisation."
