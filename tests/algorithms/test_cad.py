@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from itta.algorithms import Algorithm, Task
-from itta.algorithms.base import Batch, cut_at_random
+from itta.algorithms.base import Batch
 from itta.nn.small_cnn import SmallCNN
 
 NAMES = ("cad", "condcad")
@@ -52,8 +52,6 @@ def check(against: Callable[..., Any], naive_adam: Any, cross_entropy: Any) -> C
         def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
             if not hasattr(state, "adam"):
                 state.adam, state.bottlenecks = naive_adam(1e-2, 1e-2), []
-            if len(batches) == 1 and flags.get("single_source") != "native":
-                batches = cut_at_random(batches[0])
             domain = [e for e, (_, y) in enumerate(batches) for _ in y]
             z = torch.cat([model.backbone(x) for x, _ in batches])
             y = torch.cat([y for _, y in batches])

@@ -14,16 +14,6 @@ from itta.algorithms.base import Batch
 from itta.errors import InputError
 
 
-def cut(batch: Batch) -> list[Batch]:
-    """Three pseudo-domains, the first ones longer by an image if need be."""
-    (x, y), order, start, parts = batch, torch.randperm(len(batch[0])), 0, []
-    for k in range(3):
-        chosen = order[start : start + len(x) // 3 + (k < len(x) % 3)].tolist()
-        parts.append((x[chosen], y[chosen]))
-        start += len(chosen)
-    return parts
-
-
 def distance(a: Tensor, b: Tensor) -> Tensor:
     """Between the means and between the covariances of two domains, a mean over entries each."""
     means = [sum(z) / len(z) for z in (a, b)]
@@ -49,7 +39,6 @@ def test_three_updates(
     def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
         if not hasattr(state, "adam"):
             state.adam = naive_adam(1e-2, 1e-2)
-        batches = cut(batches[0]) if len(batches) == 1 else batches
         parameters = [*model.backbone.parameters(), *model.head.parameters()]
         z = features(model, batches)
         risk = sum(cross_entropy(model.head(part), y) for part, (_, y) in zip(z, batches)) / len(batches)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from itta.algorithms import Algorithm, Task
-from itta.algorithms.base import Batch, cut_at_random
+from itta.algorithms.base import Batch
 from itta.errors import InputError
 from itta.nn.small_cnn import SmallCNN
 
@@ -73,8 +73,7 @@ def test_three_updates(
     def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
         if not hasattr(state, "adam"):
             state.adam, state.critic_adam, state.held_out = naive_adam(LR, 1e-2), naive_adam(3e-3), set()
-        batches = cut_at_random(batches[0]) if len(batches) == 1 else list(batches)
-        held_out = int(torch.randint(len(batches), ()))
+        batches, held_out = list(batches), int(torch.randint(len(batches), ()))
         state.held_out.add(held_out)
         test = batches.pop(held_out)
         theta, phi = list(model.backbone.parameters()), list(model.head.parameters())

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from itta.algorithms import Algorithm, Task
-from itta.algorithms.base import Batch, cut_at_random
+from itta.algorithms.base import Batch
 from itta.nn.small_cnn import SmallCNN
 
 
@@ -42,8 +42,6 @@ def test_three_updates(
         slow = slow_weights(model)
         if not hasattr(state, "adam"):
             state.adam, state.fast = naive_adam(1e-2, 1e-2), copy.deepcopy(slow)
-        if len(batches) == 1 and single_source == "split":
-            batches = cut_at_random(batches[0])
         order = torch.randperm(len(batches)).tolist() if shuffle else range(len(batches))
         state.fast.load_state_dict(slow.state_dict())
         fast = list(state.fast.parameters())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from itta.algorithms import Algorithm, Task
-from itta.algorithms.base import Batch, cut_at_random
+from itta.algorithms.base import Batch
 from itta.algorithms.fishr import head_gradients
 from itta.nn.small_cnn import SmallCNN
 
@@ -79,8 +79,6 @@ def test_three_updates(
     def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
         if not hasattr(state, "adam"):
             state.adam, state.step = naive_adam(1e-2, 1e-2), 0
-        if len(batches) == 1 and single_source == "split":
-            batches = cut_at_random(batches[0])
         nll, penalty = naive_losses(model, batches, state, cross_entropy)
         loss = nll + (50.0 if state.step >= anneal else 0.0) * penalty
         if state.step == anneal:

@@ -12,23 +12,12 @@ from itta.algorithms import Algorithm, Task
 from itta.algorithms.base import Batch
 
 
-def cut(batch: Batch) -> list[Batch]:
-    """Three pseudo-domains, the first ones longer by an image if need be."""
-    (x, y), order, start, parts = batch, torch.randperm(len(batch[0])), 0, []
-    for k in range(3):
-        chosen = order[start : start + len(x) // 3 + (k < len(x) % 3)].tolist()
-        parts.append((x[chosen], y[chosen]))
-        start += len(chosen)
-    return parts
-
-
 @pytest.mark.parametrize("sizes", [(6, 6, 6), (6, 5, 4), (8,)])
 @pytest.mark.parametrize("eta", [1e-2, 10.0])
 def test_three_updates(
     eta: float, sizes: Sequence[int], against: Callable[..., Any], naive_adam: Any, cross_entropy: Any
 ) -> None:
     def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
-        batches = cut(batches[0]) if len(batches) == 1 else batches
         if not hasattr(state, "adam"):
             state.adam, state.q = naive_adam(1e-2, 1e-2), [1.0] * len(batches)
         parameters = [*model.backbone.parameters(), *model.head.parameters()]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from itta.algorithms import Algorithm, Task
-from itta.algorithms.base import Batch, cut_at_random
+from itta.algorithms.base import Batch
 from itta.errors import InputError
 from itta.nn.small_cnn import SmallCNN
 
@@ -79,7 +79,6 @@ def test_four_updates(
         if not hasattr(state, "step"):
             state.step, state.phi_adam = 0, naive_adam(3e-3)
             state.meta_adam, state.main_adam = naive_adam(1e-2, 1e-2), naive_adam(1e-2, 1e-2)
-        batches = cut_at_random(batches[0]) if len(batches) == 1 else batches
         state.step += 1
         if state.step <= meta_steps:
             return meta_step(model, batches, state, inner_steps, cross_entropy)

@@ -16,16 +16,6 @@ from itta.errors import InputError
 LR = 1e-2
 
 
-def cut(batch: Batch) -> list[Batch]:
-    """Three pseudo-domains, the first ones longer by an image if need be."""
-    (x, y), order, start, parts = batch, torch.randperm(len(batch[0])), 0, []
-    for k in range(3):
-        chosen = order[start : start + len(x) // 3 + (k < len(x) % 3)].tolist()
-        parts.append((x[chosen], y[chosen]))
-        start += len(chosen)
-    return parts
-
-
 def ring(order: list[int]) -> list[tuple[int, int]]:
     return [(order[k], order[(k + 1) % len(order)]) for k in range(len(order))]
 
@@ -56,7 +46,6 @@ def check(against: Callable[..., Any], naive_adam: Any, cross_entropy: Any) -> C
         def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
             if not hasattr(state, "adam"):
                 state.adam = naive_adam(LR, decay)
-            batches = cut(batches[0]) if len(batches) == 1 else batches
             parameters = [*model.backbone.parameters(), *model.head.parameters()]
             total, loss = [torch.zeros_like(p) for p in parameters], 0.0
             for i, j in pairs(torch.randperm(len(batches)).tolist()):

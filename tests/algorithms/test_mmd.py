@@ -14,16 +14,6 @@ from itta.algorithms import Algorithm, Task
 from itta.algorithms.base import Batch
 
 
-def cut(batch: Batch) -> list[Batch]:
-    """Three pseudo-domains, the first ones longer by an image if need be."""
-    (x, y), order, start, parts = batch, torch.randperm(len(batch[0])), 0, []
-    for k in range(3):
-        chosen = order[start : start + len(x) // 3 + (k < len(x) % 3)].tolist()
-        parts.append((x[chosen], y[chosen]))
-        start += len(chosen)
-    return parts
-
-
 def mean_kernel(a: Tensor, b: Tensor, reference: bool) -> Tensor:
     """Over all pairs of images, an image with itself included."""
     total = torch.zeros((), dtype=a.dtype)
@@ -48,7 +38,6 @@ def test_three_updates(
     def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
         if not hasattr(state, "adam"):
             state.adam = naive_adam(1e-2, 1e-2)
-        batches = cut(batches[0]) if len(batches) == 1 else batches
         parameters = [*model.backbone.parameters(), *model.head.parameters()]
         z = [model.backbone(x) for x, _ in batches]
         risk = sum(cross_entropy(model.head(part), y) for part, (_, y) in zip(z, batches)) / len(batches)
