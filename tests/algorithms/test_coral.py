@@ -1,7 +1,6 @@
 """CORAL against its formula: one pass per domain, covariances summed image by image."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from itta.algorithms import Algorithm, Task
+from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
 from itta.errors import InputError
 
@@ -70,15 +69,3 @@ def test_equal_images_have_no_distance(
     logs = algorithm.update([(x[:1].repeat(4, 1, 1, 1), y[:1].repeat(4))] * 2)
     assert logs["penalty"] == pytest.approx(0, abs=1e-10)
     assert all(p.isfinite().all() for p in algorithm.parameters())
-
-
-def test_one_domain_as_it_is_is_erm(
-    toy: Task, build: Callable[..., Algorithm], toy_batches: Callable[..., list[Batch]]
-) -> None:
-    task = replace(toy, domains=("warm",))
-    erm, same = build("erm", task, lr=1e-2).double(), build("coral", task, lr=1e-2, single_source="native").double()
-    for step in range(3):
-        x, y = toy_batches(step)[0]
-        assert same.update([(x.double(), y)]) == pytest.approx(erm.update([(x.double(), y)]) | {"penalty": 0.0})
-    for p, q in zip(same.parameters(), erm.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-12)

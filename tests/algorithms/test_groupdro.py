@@ -1,14 +1,13 @@
 """GroupDRO against its formula: one pass per domain, weights multiplied and then normalised."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from itta.algorithms import Algorithm, Task
+from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
 
 
@@ -43,15 +42,3 @@ def test_no_loss_is_too_large(
     assert logs["loss"] == pytest.approx(max(risks), rel=1e-5)
     assert algorithm.q.tolist() == pytest.approx([float(r == max(risks)) for r in risks])
     assert all(p.isfinite().all() for p in algorithm.parameters())
-
-
-def test_one_domain_as_it_is_is_erm(
-    toy: Task, build: Callable[..., Algorithm], toy_batches: Callable[..., list[Batch]]
-) -> None:
-    task = replace(toy, domains=("warm",))
-    erm, same = build("erm", task, lr=1e-2).double(), build("groupdro", task, lr=1e-2, single_source="native").double()
-    for step in range(3):
-        x, y = toy_batches(step)[0]
-        assert same.update([(x.double(), y)]) == pytest.approx(erm.update([(x.double(), y)]))
-    for p, q in zip(same.parameters(), erm.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-12)
