@@ -1,15 +1,15 @@
 """CoTTA against three whole networks, every view by itself, Adam and SGD written out."""
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
-from itta.adapters import Adapter, adapt
+from itta.adapters import adapt
 from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
 from itta.errors import InputError
@@ -114,21 +114,10 @@ def test_updates_equal_the_naive_ones(variant: str, batch_norm: bool, trained: T
             )
 
 
-@contextmanager
-def counting_passes(adapter: Adapter) -> Iterator[list[int]]:
-    """Note the batch size of each pass through the head."""
-    passes: list[int] = []
-    handle = adapter.model.head.register_forward_pre_hook(lambda module, args: passes.append(len(args[0])))
-    try:
-        yield passes
-    finally:
-        handle.remove()
-
-
 @pytest.mark.parametrize(("threshold", "teacher"), [(0.0, 1), (1.0, 4)])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_no_pass_is_run_for_nothing(
-    threshold: float, teacher: int, steps: int, trained: Trained, stream: list[Tensor]
+    threshold: float, teacher: int, steps: int, trained: Trained, stream: list[Tensor], counting_passes: Any
 ) -> None:
     """The trained model once; in each step the teacher in the one way that is used, and the student."""
     adapter = adapt(trained("erm"), "cotta", threshold=threshold, views=4, steps=steps)
@@ -137,7 +126,7 @@ def test_no_pass_is_run_for_nothing(
     assert passes == [12] * (1 + steps * (teacher + 1))
 
 
-def test_the_trained_model_decides_about_views(trained: Trained, stream: list[Tensor]) -> None:
+def test_the_trained_model_decides_about_views(trained: Trained, stream: list[Tensor], counting_passes: Any) -> None:
     """And goes on to, however sure the student and the teacher have become."""
     model = trained("erm", batch_norm=True)
     adapter = adapt(model, "cotta")
