@@ -30,12 +30,12 @@ class Item:
 class Naive:
     """TinyBN block by block, for student and teacher; the memory as a list whose items are replaced in place."""
 
-    def __init__(self, model: Algorithm, hp: object) -> None:
-        self.hp, self.t, self.seen = hp, 0, 0
+    def __init__(self, model: Algorithm, hp: Any, optimizer: Any) -> None:
+        self.hp, self.optimizer, self.t, self.seen = hp, optimizer, 0, 0
         self.student = {k: v.clone() for k, v in model.state_dict().items()}
         self.teacher = {k: v.clone() for k, v in model.state_dict().items()}
         self.names = [k for b in range(1, 5) for k in (f"backbone.block{b}.1.weight", f"backbone.block{b}.1.bias")]
-        self.moments = {k: (torch.zeros(()), torch.zeros(())) for k in self.names}
+        self.moving = [self.student[k].requires_grad_() for k in self.names]
         self.memory: list[Item] = []
         self.generator = torch.Generator().manual_seed(hp.seed)
         self.branches: set[str] = set()
@@ -79,8 +79,6 @@ class Naive:
 
     def learn(self) -> None:
         for _ in range(self.hp.steps):
-            for key in self.names:
-                self.student[key] = self.student[key].detach().requires_grad_()
             images = torch.stack([item.image for item in self.memory])
             strong = augment(images, draw_augmentation(len(images), self.generator))
             target = self.forward(self.teacher, images, learning=True).softmax(1)
@@ -89,16 +87,10 @@ class Naive:
             for item, q, lp in zip(self.memory, target, log_p):
                 a = item.age / self.hp.memory
                 loss = loss - math.exp(-a) / (1 + math.exp(-a)) * (q * lp).sum() / len(images)
-            gradients = torch.autograd.grad(loss, [self.student[k] for k in self.names])
+            self.optimizer.step(self.moving, torch.autograd.grad(loss, self.moving))
             self.t += 1
-            for key, g in zip(self.names, gradients):
-                m, v = self.moments[key]
-                m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
-                self.moments[key] = m, v
-                step = (m / (1 - 0.9**self.t)) / ((v / (1 - 0.999**self.t)).sqrt() + 1e-8)
-                step = g if self.hp.optimizer == "sgd" else step
-                self.student[key] = (self.student[key] - self.hp.lr * step).detach()
-                self.teacher[key] = (1 - self.hp.nu) * self.teacher[key] + self.hp.nu * self.student[key]
+            for key in self.names:
+                self.teacher[key] = (1 - self.hp.nu) * self.teacher[key] + self.hp.nu * self.student[key].detach()
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = []
@@ -128,10 +120,12 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_updates_equal_the_naive_ones(variant: str, trained: Trained, stream: list[Tensor]) -> None:
+def test_updates_equal_the_naive_ones(
+    variant: str, trained: Trained, stream: list[Tensor], naive_optimizer: Any
+) -> None:
     model = trained("erm", batch_norm=True, steps=8, lr=1e-2).double()
     adapter = adapt(model, "rotta", **(QUICK | VARIANTS[variant]))
-    naive = Naive(model, adapter.hp)
+    naive = Naive(model, adapter.hp, naive_optimizer(adapter.hp.lr, adapter.hp.optimizer))
     for x in stream:
         torch.testing.assert_close(adapter(x.double()), naive(x.double()), rtol=1e-9, atol=1e-9)
         for network in ("student", "teacher"):
@@ -142,7 +136,7 @@ def test_updates_equal_the_naive_ones(variant: str, trained: Trained, stream: li
                         adapter.extra[key], expected[key.removeprefix(f"{network}.")], rtol=1e-9, atol=1e-9, msg=key
                     )
         for key, p in adapter.moving.items():
-            torch.testing.assert_close(p.detach(), naive.student[key], rtol=1e-9, atol=1e-9, msg=key)
+            torch.testing.assert_close(p, naive.student[key], rtol=1e-9, atol=1e-9, msg=key)
         n = len(naive.memory)
         assert adapter.extra["labels"].tolist() == [i.label for i in naive.memory] + [-1] * (adapter.hp.memory - n)
         assert adapter.extra["age"][:n].tolist() == [i.age for i in naive.memory]

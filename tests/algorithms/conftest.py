@@ -21,32 +21,6 @@ CUTTING = (
 )  # fmt: skip
 
 
-class NaiveAdam:
-    """Adam written out, one tensor after another."""
-
-    def __init__(self, lr: float, weight_decay: float = 0.0, betas: tuple[float, float] = (0.9, 0.999)) -> None:
-        self.lr, self.weight_decay, self.betas = lr, weight_decay, betas
-        self.restart()
-
-    def restart(self) -> None:
-        self.state: dict[int, tuple[Tensor, Tensor, int]] = {}
-
-    @torch.no_grad()
-    def step(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-        a, b = self.betas
-        for p, g in zip(parameters, gradients, strict=True):
-            g = g + self.weight_decay * p
-            m, v, t = self.state.get(id(p), (torch.zeros_like(p), torch.zeros_like(p), 0))
-            m, v, t = a * m + (1 - a) * g, b * v + (1 - b) * g**2, t + 1
-            self.state[id(p)] = m, v, t
-            p -= self.lr * (m / (1 - a**t)) / ((v / (1 - b**t)).sqrt() + 1e-8)
-
-
-@pytest.fixture
-def naive_adam() -> type[NaiveAdam]:
-    return NaiveAdam
-
-
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """The mean over images, term by term."""
     return torch.stack([row.exp().sum().log() - row[label] for row, label in zip(logits, y)]).mean()
