@@ -52,7 +52,7 @@ def cut(batch: Batch) -> list[Batch]:
 
 
 @pytest.fixture
-def against(build: Callable[..., Algorithm]) -> Callable[..., SimpleNamespace]:
+def assert_matches_naive(build: Callable[..., Algorithm]) -> Callable[..., SimpleNamespace]:
     """(name, naive, predict, sizes, steps, settings): run a method and its naive form side by side and compare.
 
     ``naive(model, batches, state)`` makes one update of its own copy of the model and returns the logs it expects;

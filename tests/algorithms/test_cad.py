@@ -42,7 +42,9 @@ def bottleneck(u: Tensor, y: list[int], domain: list[int], conditional: bool, fl
 
 
 @pytest.fixture
-def check(against: Callable[..., Any], naive_adam: Any, cross_entropy: Any) -> Callable[..., SimpleNamespace]:
+def check(
+    assert_matches_naive: Callable[..., Any], naive_adam: Any, cross_entropy: Any
+) -> Callable[..., SimpleNamespace]:
     """(name, sizes, flags): three updates of CAD or CondCAD and of their formula."""
 
     def run(name: str, sizes: tuple[int, ...], **given: Any) -> SimpleNamespace:
@@ -65,7 +67,7 @@ def check(against: Callable[..., Any], naive_adam: Any, cross_entropy: Any) -> C
             state.adam.step([p for p, _ in moved], [g for _, g in moved])
             return {"loss": loss.item(), "clf_loss": risk.item(), "bn_loss": b.item()}
 
-        return against(name, naive, sizes=sizes, lmbda=0.3, **flags)
+        return assert_matches_naive(name, naive, sizes=sizes, lmbda=0.3, **flags)
 
     return run
 

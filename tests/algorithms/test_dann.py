@@ -97,26 +97,35 @@ def assert_same_parameters(run: SimpleNamespace) -> None:
     ],
 )
 def test_five_updates(
-    name: str, sizes: tuple[int, ...], settings: Any, against: Callable[..., Any], naive_adam: Any, cross_entropy: Any
+    name: str,
+    sizes: tuple[int, ...],
+    settings: Any,
+    assert_matches_naive: Callable[..., Any],
+    naive_adam: Any,
+    cross_entropy: Any,
 ) -> None:
     naive = make_naive(naive_adam, cross_entropy)
-    assert_same_parameters(against(name, naive, sizes=sizes, steps=5, **SETTINGS | settings))
+    assert_same_parameters(assert_matches_naive(name, naive, sizes=sizes, steps=5, **SETTINGS | settings))
 
 
 @pytest.mark.parametrize("reference", [False, True])
 def test_cdann_with_a_class_absent(
-    reference: bool, against: Callable[..., Any], naive_adam: Any, cross_entropy: Any
+    reference: bool, assert_matches_naive: Callable[..., Any], naive_adam: Any, cross_entropy: Any
 ) -> None:
     naive = make_naive(naive_adam, cross_entropy)
-    run = against("cdann", naive, sizes=(1, 1, 1), steps=6, reference=reference, grad_penalty=1.0, **SETTINGS)
+    run = assert_matches_naive(
+        "cdann", naive, sizes=(1, 1, 1), steps=6, reference=reference, grad_penalty=1.0, **SETTINGS
+    )
     assert_same_parameters(run)
     assert any(len(labels) <= max(labels) for labels in run.state.labels)
 
 
 @pytest.mark.parametrize("name", ["dann", "cdann"])
-def test_one_source_cut_into_three(name: str, against: Callable[..., Any], naive_adam: Any, cross_entropy: Any) -> None:
+def test_one_source_cut_into_three(
+    name: str, assert_matches_naive: Callable[..., Any], naive_adam: Any, cross_entropy: Any
+) -> None:
     naive = make_naive(naive_adam, cross_entropy)
-    assert_same_parameters(against(name, naive, sizes=(8,), steps=4, grad_penalty=1.0, **SETTINGS))
+    assert_same_parameters(assert_matches_naive(name, naive, sizes=(8,), steps=4, grad_penalty=1.0, **SETTINGS))
 
 
 @pytest.mark.parametrize("name", ["dann", "cdann"])

@@ -66,7 +66,7 @@ def test_three_updates(
     beta: float,
     h: float,
     p: float,
-    against: Callable[..., Any],
+    assert_matches_naive: Callable[..., Any],
     naive_adam: Any,
     cross_entropy: Any,
 ) -> None:
@@ -89,7 +89,7 @@ def test_three_updates(
         return {"loss": main.item(), "critic": extra.item(), "meta": meta.item()}
 
     settings = {"critic_beta": beta, "critic_scale": h, "critic_lr": 3e-3, "critic_width": 10, "resnet_dropout": p}
-    done = against("feature_critic", naive, sizes=sizes, **settings)
+    done = assert_matches_naive("feature_critic", naive, sizes=sizes, **settings)
     assert len(done.state.held_out) > 1
     for got, expected in zip(done.algorithm.critic.parameters(), done.model.critic.parameters(), strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)

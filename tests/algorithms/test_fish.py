@@ -34,7 +34,7 @@ def test_three_updates(
     meta_lr: float,
     shuffle: bool,
     single_source: str,
-    against: Callable[..., Any],
+    assert_matches_naive: Callable[..., Any],
     naive_adam: Any,
     cross_entropy: Any,
 ) -> None:
@@ -56,7 +56,7 @@ def test_three_updates(
         return {"loss": sum(losses) / len(losses)}
 
     settings = {"meta_lr": meta_lr, "fish_shuffle": shuffle, "single_source": single_source}
-    against("fish", naive, sizes=sizes, **settings)
+    assert_matches_naive("fish", naive, sizes=sizes, **settings)
 
 
 def with_batch_norm() -> SmallCNN:

@@ -70,7 +70,7 @@ def test_three_updates(
     anneal: int,
     sizes: tuple[int, ...],
     single_source: str,
-    against: Callable[..., Any],
+    assert_matches_naive: Callable[..., Any],
     naive_adam: Any,
     cross_entropy: Any,
 ) -> None:
@@ -89,7 +89,7 @@ def test_three_updates(
         return {"loss": loss.item(), "nll": nll.item(), "penalty": penalty.item()}
 
     settings = {"lambda_": 50.0, "penalty_anneal_iters": anneal, "ema": EMA, "single_source": single_source}
-    done = against("fishr", naive, sizes=sizes, **settings)
+    done = assert_matches_naive("fishr", naive, sizes=sizes, **settings)
     torch.testing.assert_close(done.algorithm.variances, torch.stack(done.state.m), rtol=1e-9, atol=1e-9)
 
 

@@ -14,7 +14,7 @@ from itta.algorithms.base import Batch
 @pytest.mark.parametrize("sizes", [(6, 6, 6), (6, 5, 4), (8,)])
 @pytest.mark.parametrize("eta", [1e-2, 10.0])
 def test_three_updates(
-    eta: float, sizes: Sequence[int], against: Callable[..., Any], naive_adam: Any, cross_entropy: Any
+    eta: float, sizes: Sequence[int], assert_matches_naive: Callable[..., Any], naive_adam: Any, cross_entropy: Any
 ) -> None:
     def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
         if not hasattr(state, "adam"):
@@ -27,7 +27,7 @@ def test_three_updates(
         state.adam.step(parameters, torch.autograd.grad(loss, parameters))
         return {"loss": loss.item()}
 
-    ran = against("groupdro", naive, sizes=sizes, groupdro_eta=eta)
+    ran = assert_matches_naive("groupdro", naive, sizes=sizes, groupdro_eta=eta)
     assert ran.algorithm.q.tolist() == pytest.approx(ran.state.q, rel=1e-9)
 
 

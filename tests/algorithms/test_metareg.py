@@ -69,7 +69,7 @@ def test_four_updates(
     meta_steps: int,
     inner_steps: int,
     sizes: tuple[int, ...],
-    against: Callable[..., Any],
+    assert_matches_naive: Callable[..., Any],
     naive_adam: Any,
     cross_entropy: Any,
 ) -> None:
@@ -96,7 +96,7 @@ def test_four_updates(
 
     settings = {"metareg_steps": meta_steps, "metareg_inner_steps": inner_steps, "metareg_inner_lr": INNER_LR}
     settings |= {"metareg_lr": 3e-3, "metareg_start": 1e-3}
-    done = against("metareg", naive, predict, sizes=sizes, steps=4, **settings)
+    done = assert_matches_naive("metareg", naive, predict, sizes=sizes, steps=4, **settings)
     for name in ("weight", "bias"):
         torch.testing.assert_close(done.algorithm.phi[name], done.model.phi[name], rtol=1e-9, atol=1e-9)
     phi = done.algorithm.phi["weight"]

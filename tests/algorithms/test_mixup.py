@@ -15,7 +15,7 @@ from itta.algorithms.mixup import draw_mixup
 @pytest.mark.parametrize("alpha", [0.2, 3.0])
 @pytest.mark.parametrize("sizes", [(6, 6, 6), (6, 5, 4), (6, 4), (7,)])
 def test_three_updates(
-    alpha: float, sizes: Sequence[int], against: Callable[..., Any], naive_adam: Any, cross_entropy: Any
+    alpha: float, sizes: Sequence[int], assert_matches_naive: Callable[..., Any], naive_adam: Any, cross_entropy: Any
 ) -> None:
     def partner(i: int, order: list[int], batches: list[Batch]) -> Batch:
         """The next domain of the ring; of a lone one, another image."""
@@ -39,7 +39,7 @@ def test_three_updates(
         state.adam.step(parameters, torch.autograd.grad(loss, parameters))
         return {"loss": loss.item()}
 
-    against("mixup", naive, sizes=sizes, mixup_alpha=alpha)
+    assert_matches_naive("mixup", naive, sizes=sizes, mixup_alpha=alpha)
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.2, 10.0])

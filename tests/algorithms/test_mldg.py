@@ -27,7 +27,7 @@ def holdout(order: list[int], m: int) -> list[tuple[int, int]]:
 
 
 @pytest.fixture
-def check(against: Callable[..., Any], naive_adam: Any, cross_entropy: Any) -> Callable[..., None]:
+def check(assert_matches_naive: Callable[..., Any], naive_adam: Any, cross_entropy: Any) -> Callable[..., None]:
     """(pairs, beta, dropout, decay, settings): three updates with the pairs that a permutation gives."""
 
     def run(
@@ -59,7 +59,7 @@ def check(against: Callable[..., Any], naive_adam: Any, cross_entropy: Any) -> C
             state.adam.step(parameters, total)
             return {"loss": loss}
 
-        against("mldg", naive, lr=LR, weight_decay=decay, mldg_beta=beta, resnet_dropout=drop, **settings)
+        assert_matches_naive("mldg", naive, lr=LR, weight_decay=decay, mldg_beta=beta, resnet_dropout=drop, **settings)
 
     return run
 
@@ -97,6 +97,6 @@ def test_the_reference_learns_nothing_when_none_is_left(
     check(lambda order: [], 0.7, sizes=sizes, n_meta_test=m, mldg_pairs="holdout", reference=True)
 
 
-def test_a_lone_domain_as_it_is_is_refused(against: Callable[..., Any]) -> None:
+def test_a_lone_domain_as_it_is_is_refused(assert_matches_naive: Callable[..., Any]) -> None:
     with pytest.raises(InputError, match="mldg needs at least 2 source domains, got 1: set single_source=split"):
-        against("mldg", lambda *_: {}, sizes=(6,), single_source="native")
+        assert_matches_naive("mldg", lambda *_: {}, sizes=(6,), single_source="native")

@@ -30,7 +30,7 @@ def test_three_updates(
     sizes: Sequence[int],
     gamma: float,
     reference: bool,
-    against: Callable[..., Any],
+    assert_matches_naive: Callable[..., Any],
     naive_adam: Any,
     cross_entropy: Any,
 ) -> None:
@@ -49,7 +49,7 @@ def test_three_updates(
         state.adam.step(parameters, torch.autograd.grad(risk + gamma * penalty, parameters))
         return {"loss": risk.item(), "penalty": penalty.item()}
 
-    against("mmd", naive, sizes=sizes, mmd_gamma=gamma, reference=reference)
+    assert_matches_naive("mmd", naive, sizes=sizes, mmd_gamma=gamma, reference=reference)
 
 
 @pytest.mark.parametrize("reference", [False, True])
