@@ -77,6 +77,20 @@ class Adapter:
             )
 
 
+def check_at_least(least: int, hp: Any, *names: str) -> None:
+    """Refuse settings below a least value, and NaN."""
+    for name in names:
+        if not getattr(hp, name) >= least:
+            raise InputError(f"{name} must be at least {least}, got {getattr(hp, name)}.")
+
+
+def check_shares(hp: Any, *names: str) -> None:
+    """Refuse settings that are not between 0 and 1."""
+    for name in names:
+        if not 0 <= getattr(hp, name) <= 1:
+            raise InputError(f"{name} must be between 0 and 1, got {getattr(hp, name)}.")
+
+
 def frozen_copy(trained: Algorithm) -> Algorithm:
     """A copy for inference: no optimisers, no gradients, evaluation mode."""
     model = copy.deepcopy(trained, memo={id(trained.optimizers): {}})

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs, check_images
+from itta.adapters.base import Needs, check_at_least, check_images, check_shares
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import norm_affine
 from itta.errors import InputError
@@ -49,11 +49,8 @@ class NOTE(GradientAdapter):
     predicts = "before"
 
     def scope(self) -> dict[str, nn.Parameter]:
-        for name in ("memory", "every"):
-            if getattr(self.hp, name) < 2:  # the variance of one image may not exist
-                raise InputError(f"{name} must be at least 2, got {getattr(self.hp, name)}.")
-        if not 0 <= self.hp.bn_momentum <= 1:
-            raise InputError(f"bn_momentum must be between 0 and 1, got {self.hp.bn_momentum}.")
+        check_at_least(2, self.hp, "memory", "every")  # the variance of one image may not exist
+        check_shares(self.hp, "bn_momentum")
         if self.hp.episodic:
             raise InputError("episodic=True leaves note nothing to do: what it learns serves later batches only.")
         for norm in batch_norms(self.model.backbone).values():

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs
+from itta.adapters.base import Needs, check_at_least
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import norm_affine, use_batch_statistics
 from itta.errors import InputError
@@ -58,9 +58,7 @@ class SAR(GradientAdapter):
     def scope(self) -> dict[str, nn.Parameter]:
         if not self.hp.margin > 0:
             raise InputError(f"margin must be above 0, got {self.hp.margin}: no image would be kept.")
-        for name in ("rho", "recover"):
-            if not getattr(self.hp, name) >= 0:
-                raise InputError(f"{name} must be at least 0, got {getattr(self.hp, name)}.")
+        check_at_least(0, self.hp, "rho", "recover")
         log_k = math.log(self.model.task.n_classes)
         self.e0, self.collapsed = self.hp.margin * log_k, self.hp.recover * log_k
         use_batch_statistics(self.model)
