@@ -1,6 +1,6 @@
-"""What many tests share: a toy task that a small network learns in seconds, and batches of it."""
+"""What many tests share: a toy task that a small network learns in seconds, batches of it, and Adam written out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -107,3 +107,29 @@ def trained_for(trained: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
         return trained(needs.training or "erm", batch_norm=needs.batch_norm, **({"steps": 20, "lr": 1e-2} | settings))
 
     return make
+
+
+class NaiveAdam:
+    """Adam written out, one tensor after another."""
+
+    def __init__(self, lr: float, weight_decay: float = 0.0, betas: tuple[float, float] = (0.9, 0.999)) -> None:
+        self.lr, self.weight_decay, self.betas = lr, weight_decay, betas
+        self.restart()
+
+    def restart(self) -> None:
+        self.state: dict[int, tuple[Tensor, Tensor, int]] = {}
+
+    @torch.no_grad()
+    def step(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        a, b = self.betas
+        for p, g in zip(parameters, gradients, strict=True):
+            g = g + self.weight_decay * p
+            m, v, t = self.state.get(id(p), (torch.zeros_like(p), torch.zeros_like(p), 0))
+            m, v, t = a * m + (1 - a) * g, b * v + (1 - b) * g**2, t + 1
+            self.state[id(p)] = m, v, t
+            p -= self.lr * (m / (1 - a**t)) / ((v / (1 - b**t)).sqrt() + 1e-8)
+
+
+@pytest.fixture
+def naive_adam() -> type[NaiveAdam]:
+    return NaiveAdam

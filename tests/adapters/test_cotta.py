@@ -1,15 +1,15 @@
 """CoTTA against three whole networks, every view by itself, Adam and SGD written out."""
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
-from itta.adapters import Adapter, adapt
+from itta.adapters import adapt
 from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
 from itta.errors import InputError
@@ -25,8 +25,8 @@ def stream(toy_batches: Batches) -> list[Tensor]:
 
 
 class Naive:
-    def __init__(self, model: Algorithm, hp: object) -> None:
-        self.hp, self.t = hp, 0
+    def __init__(self, model: Algorithm, hp: Any, optimizer: Any) -> None:
+        self.hp, self.optimizer = hp, optimizer
         self.student, self.teacher, self.anchor = (copy.deepcopy(model) for _ in range(3))
         for network in (self.student, self.teacher, self.anchor):
             for module in network.modules():
@@ -34,7 +34,6 @@ class Naive:
                     module.train()
         self.generator = torch.Generator().manual_seed(hp.seed)
         self.names = [k for k, _ in model.named_parameters() if k.startswith(("backbone.", "head."))]
-        self.moments = {k: (torch.zeros(()), torch.zeros(())) for k in self.names}
 
     def cross_entropy(self, logits: Tensor, target: Tensor) -> Tensor:
         rows = [-(t.softmax(0) * s.log_softmax(0)).sum() for s, t in zip(logits, target)]
@@ -50,15 +49,6 @@ class Naive:
                 total += self.teacher.predict(augment(x, draw_augmentation(len(x), self.generator)))
             return total / self.hp.views
 
-    def move(self, key: str, p: Tensor, g: Tensor) -> None:
-        if self.hp.optimizer == "sgd":
-            p -= self.hp.lr * g
-            return
-        m, v = self.moments[key]
-        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
-        self.moments[key] = m, v
-        p -= self.hp.lr * (m / (1 - 0.9**self.t)) / ((v / (1 - 0.999**self.t)).sqrt() + 1e-8)
-
     def __call__(self, x: Tensor) -> Tensor:
         for _ in range(self.hp.steps):
             target, logits = self.target(x), self.student.predict(x)
@@ -66,11 +56,9 @@ class Naive:
             if self.hp.loss == "symmetric":
                 loss = loss / 2 + self.cross_entropy(target, logits) / 2
             parameters = dict(self.student.named_parameters())
-            gradients = torch.autograd.grad(loss, [parameters[k] for k in self.names])
-            self.t += 1
+            moving = [parameters[k] for k in self.names]
+            self.optimizer.step(moving, torch.autograd.grad(loss, moving))
             with torch.no_grad():
-                for key, g in zip(self.names, gradients):
-                    self.move(key, parameters[key], g)
                 for key in self.names:
                     average = self.teacher.get_parameter(key)
                     average.copy_(self.hp.ema * average + (1 - self.hp.ema) * parameters[key])
@@ -94,11 +82,13 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("batch_norm", [True, False])
-def test_updates_equal_the_naive_ones(variant: str, batch_norm: bool, trained: Trained, stream: list[Tensor]) -> None:
+def test_updates_equal_the_naive_ones(
+    variant: str, batch_norm: bool, trained: Trained, stream: list[Tensor], naive_optimizer: Any
+) -> None:
     """Without views, from a teacher under way: at the start it says what the student says, and no gradient is left."""
     model = trained("erm", batch_norm=batch_norm).double()
     adapter = adapt(model, "cotta", **({"lr": 1e-2, "ema": 0.9, "restore": 0.1, "views": 3} | VARIANTS[variant]))
-    naive = Naive(model, adapter.hp)
+    naive = Naive(model, adapter.hp, naive_optimizer(adapter.hp.lr, adapter.hp.optimizer))
     if adapter.hp.threshold == 0:
         with torch.no_grad():
             for key, value in adapter.extra.items():
@@ -114,21 +104,10 @@ def test_updates_equal_the_naive_ones(variant: str, batch_norm: bool, trained: T
             )
 
 
-@contextmanager
-def counting_passes(adapter: Adapter) -> Iterator[list[int]]:
-    """Note the batch size of each pass through the head."""
-    passes: list[int] = []
-    handle = adapter.model.head.register_forward_pre_hook(lambda module, args: passes.append(len(args[0])))
-    try:
-        yield passes
-    finally:
-        handle.remove()
-
-
 @pytest.mark.parametrize(("threshold", "teacher"), [(0.0, 1), (1.0, 4)])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_no_pass_is_run_for_nothing(
-    threshold: float, teacher: int, steps: int, trained: Trained, stream: list[Tensor]
+    threshold: float, teacher: int, steps: int, trained: Trained, stream: list[Tensor], counting_passes: Any
 ) -> None:
     """The trained model once; in each step the teacher in the one way that is used, and the student."""
     adapter = adapt(trained("erm"), "cotta", threshold=threshold, views=4, steps=steps)
@@ -137,7 +116,7 @@ def test_no_pass_is_run_for_nothing(
     assert passes == [12] * (1 + steps * (teacher + 1))
 
 
-def test_the_trained_model_decides_about_views(trained: Trained, stream: list[Tensor]) -> None:
+def test_the_trained_model_decides_about_views(trained: Trained, stream: list[Tensor], counting_passes: Any) -> None:
     """And goes on to, however sure the student and the teacher have become."""
     model = trained("erm", batch_norm=True)
     adapter = adapt(model, "cotta")

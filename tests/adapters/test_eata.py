@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -200,15 +201,13 @@ def test_reset_and_forgetting_clear_the_mean_of_past_predictions(model: Algorith
         assert torch.equal(episodic(x), fresh(x))
 
 
-def test_no_step_where_no_image_is_kept(model: Algorithm, stream: list[Tensor]) -> None:
+def test_no_step_where_no_image_is_kept(model: Algorithm, stream: list[Tensor], counting_passes: Any) -> None:
     """Not even the momentum of earlier steps, or the pull, moves anything; and no pass is run again for nothing."""
     adapter = adapt(model, "eata", lr=1e-2, steps=3, redundancy=1e-6)
     adapter(stream[0])  # nothing is redundant yet
     before = adapter.state_dict()
-    passes = []
-    handle = adapter.model.head.register_forward_pre_hook(lambda module, args: passes.append(len(args[0])))
-    adapter(stream[1])
-    handle.remove()
+    with counting_passes(adapter) as passes:
+        adapter(stream[1])
     after = adapter.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(after[k], v) for k, v in before.items())

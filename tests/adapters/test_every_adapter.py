@@ -167,6 +167,16 @@ def test_without_batch_normalisation(name: str, trained: Trained) -> None:
         adapt(trained("erm", steps=0), name)
 
 
+@pytest.mark.parametrize("name", [n for n, a in ADAPTERS.items() if a.needs.training])
+def test_batch_normalisation_keeps_its_statistics(name: str, trained: Trained, stream: list[Tensor]) -> None:
+    """Where a method prepares a model in training, test time reads what it stored."""
+    adapter = adapt(trained(ADAPTERS[name].needs.training, batch_norm=True).double(), name)
+    before = {k: v.clone() for k, v in adapter.model.named_buffers()}
+    assert any(k.endswith("running_mean") for k in before)
+    assert adapter(stream[0][:4].double()).isfinite().all()
+    assert same_state(dict(adapter.model.named_buffers()), before)
+
+
 @pytest.mark.parametrize("name", [n for n, a in ADAPTERS.items() if a.needs.batch > 1])
 def test_too_small_a_batch(name: str, trained_for: Trained, stream: list[Tensor]) -> None:
     adapter = adapt(trained_for(name), name)

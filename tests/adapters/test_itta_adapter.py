@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -77,11 +78,9 @@ def naive_stack(weight: Tensor, bias: Tensor, h: Tensor, identity: bool) -> Tens
 class Naive:
     """Alg. 2 with every pass run from the images and each view by itself; Adam and SGD written out."""
 
-    def __init__(self, model: Algorithm, adapter: Adapter) -> None:
-        self.model, self.hp = model, adapter.hp
+    def __init__(self, model: Algorithm, adapter: Adapter, optimizer: Any) -> None:
+        self.model, self.hp, self.optimizer = model, adapter.hp, optimizer
         self.theta = {k: v.clone().requires_grad_() for k, v in adapter.theta.state_dict().items()}
-        self.moments = {k: (torch.zeros_like(v), torch.zeros_like(v)) for k, v in self.theta.items()}
-        self.t = 0
 
     def features(self, x: Tensor, draw: MixDraw | None) -> Tensor:
         z = (x - 0.5) / 0.5
@@ -102,17 +101,8 @@ class Naive:
 
     def __call__(self, x: Tensor, draw: MixDraw) -> Tensor:
         for _ in range(self.hp.steps):
-            gradients = torch.autograd.grad(self.loss(x, draw), list(self.theta.values()))
-            self.t += 1
-            with torch.no_grad():
-                for (key, p), g in zip(self.theta.items(), gradients):
-                    if self.hp.optimizer == "sgd":
-                        p -= self.hp.lr * g
-                        continue
-                    m, v = self.moments[key]
-                    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
-                    self.moments[key] = m, v
-                    p -= self.hp.lr * (m / (1 - 0.9**self.t)) / ((v / (1 - 0.999**self.t)).sqrt() + 1e-8)
+            theta = list(self.theta.values())
+            self.optimizer.step(theta, torch.autograd.grad(self.loss(x, draw), theta))
         with torch.no_grad():
             return self.model.head(self.features(x, None))
 
@@ -136,7 +126,13 @@ VARIANTS: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("block", ["block1", "block2"])
 @pytest.mark.parametrize("fresh", [True, False], ids=["first", "later"])
 def test_updates_equal_the_naive_ones(
-    variant: str, block: str, fresh: bool, trained: Trained, stream: list[Tensor], monkeypatch: pytest.MonkeyPatch
+    variant: str,
+    block: str,
+    fresh: bool,
+    trained: Trained,
+    stream: list[Tensor],
+    naive_optimizer: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first update from a fresh Θ; and several from a Θ that is under way.
 
@@ -149,7 +145,8 @@ def test_updates_equal_the_naive_ones(
         with torch.no_grad():
             for p in adapter.theta.parameters():
                 p.add_(0.1 * torch.randn_like(p))
-    naive = Naive(model.requires_grad_(False), adapter)
+    optimizer = naive_optimizer(adapter.hp.lr, adapter.hp.optimizer)
+    naive = Naive(model.requires_grad_(False), adapter, optimizer)
     generator = torch.Generator().manual_seed(7)
     for x in stream[: 1 if fresh else 3]:
         lam = torch.rand(len(x), dtype=torch.float64, generator=generator)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -89,12 +90,11 @@ def test_an_image_alone_has_no_neighbours(trained: Trained, stream: list[Tensor]
     torch.testing.assert_close(adapt(model, "lame")(stream[3]).softmax(1), expected, rtol=0, atol=1e-12)
 
 
-def test_the_backbone_runs_once(trained: Trained, stream: list[Tensor]) -> None:
-    adapter, runs = adapt(trained("erm").double(), "lame"), []
-    handle = adapter.model.backbone.register_forward_pre_hook(lambda module, args: runs.append(len(args[0])))
-    adapter(stream[0])
-    handle.remove()
-    assert runs == [12]
+def test_the_backbone_runs_once(trained: Trained, stream: list[Tensor], counting_passes: Any) -> None:
+    adapter = adapt(trained("erm").double(), "lame")
+    with counting_passes(adapter, "backbone") as passes:
+        adapter(stream[0])
+    assert passes == [12]
 
 
 @pytest.mark.parametrize("affinity", ["knn", "rbf", "linear"])

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -25,8 +26,8 @@ def stream(toy_batches: Batches) -> list[Tensor]:
 
 
 class Naive:
-    def __init__(self, model: Algorithm, adapter: Adapter) -> None:
-        self.source, self.hp = frozen_copy(model), adapter.hp
+    def __init__(self, model: Algorithm, adapter: Adapter, optimizer: Any) -> None:
+        self.source, self.hp, self.optimizer = frozen_copy(model), adapter.hp, optimizer
         self.generator = torch.Generator().manual_seed(self.hp.seed)
         self.start()
 
@@ -37,8 +38,7 @@ class Naive:
             for name, p in self.model.named_parameters()
             if name.startswith(("backbone.", "head."))
         }
-        self.moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in self.weights.items()}
-        self.t = 0
+        self.optimizer.restart()
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.stack([self.image(image) for image in x])
@@ -50,7 +50,8 @@ class Naive:
         views = augment(torch.stack([image] * self.hp.views), drawn)
         for _ in range(self.hp.steps):
             p = sum(row.exp() / row.exp().sum() for row in self.predict(views)) / self.hp.views
-            self.step(torch.autograd.grad(-(p * p.log()).sum(), list(self.weights.values())))
+            weights = list(self.weights.values())
+            self.optimizer.step(weights, torch.autograd.grad(-(p * p.log()).sum(), weights))
         with torch.no_grad():
             return self.predict(image[None])[0]
 
@@ -69,19 +70,6 @@ class Naive:
             z = torch.relu((z - mean) / (var + 1e-5).sqrt() * gamma + beta)
         return self.model.head(z.mean((2, 3)))
 
-    @torch.no_grad()
-    def step(self, gradients: tuple[Tensor, ...]) -> None:
-        self.t += 1
-        for (name, w), g in zip(self.weights.items(), gradients):
-            m, v = self.moments[name]
-            if self.hp.optimizer == "sgd":
-                m = self.hp.momentum * m + g
-                w -= self.hp.lr * m
-            else:
-                m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
-                w -= self.hp.lr * (m / (1 - 0.9**self.t)) / ((v / (1 - 0.999**self.t)).sqrt() + 1e-8)
-            self.moments[name] = m, v
-
 
 VARIANTS: dict[str, dict[str, object]] = {
     "as is": {},
@@ -96,10 +84,12 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("batch_norm", [True, False], ids=["batch norm", "group norm"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_updates_equal_the_naive_ones(variant: str, batch_norm: bool, trained: Trained, stream: list[Tensor]) -> None:
+def test_updates_equal_the_naive_ones(
+    variant: str, batch_norm: bool, trained: Trained, stream: list[Tensor], naive_optimizer: Any
+) -> None:
     model = trained("erm", lr=1e-2, batch_norm=batch_norm).double()
     adapter = adapt(model, "memo", **({"lr": 1e-1, "views": 4, "seed": 3} | VARIANTS[variant]))
-    naive = Naive(model, adapter)
+    naive = Naive(model, adapter, naive_optimizer(adapter.hp.lr, adapter.hp.optimizer, adapter.hp.momentum))
     for x in stream:
         torch.testing.assert_close(adapter(x), naive(x), rtol=1e-9, atol=1e-9)
         assert len(adapter.moving) == len(naive.weights)

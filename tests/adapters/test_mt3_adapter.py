@@ -140,14 +140,6 @@ def test_images_without_content(value: float, trained: Trained) -> None:
     assert all(t.isfinite().all() for t in adapter.state_dict().values() if t.is_floating_point())
 
 
-def test_batch_normalisation_keeps_its_statistics(trained: Trained, stream: list[Tensor]) -> None:
-    adapter = adapt(trained("mt3", batch_norm=True).double(), "mt3", views=3)
-    before = {k: v.clone() for k, v in adapter.model.named_buffers()}
-    assert before
-    assert adapter(stream[0]).isfinite().all()
-    assert all(torch.equal(v, before[k]) for k, v in adapter.model.named_buffers())
-
-
 def test_a_model_without_projector_and_predictor(trained: Trained) -> None:
     message = "trained with 'selfreg' has no projector and predictor: train with --algorithm mt3"
     with pytest.raises(InputError, match=message):

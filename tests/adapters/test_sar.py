@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -164,7 +165,12 @@ def test_updates_equal_the_naive_ones(
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("when", ["at first", "uphill"])
 def test_no_step_where_no_image_is_left(
-    when: str, norm: str, models: Callable[[str], Algorithm], stream: list[Tensor], monkeypatch: pytest.MonkeyPatch
+    when: str,
+    norm: str,
+    models: Callable[[str], Algorithm],
+    stream: list[Tensor],
+    counting_passes: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The mean over no image is NaN, and one NaN in a weight is the end."""
     adapter = adapt(models(norm), "sar", lr=1e-2, steps=3)
@@ -175,10 +181,9 @@ def test_no_step_where_no_image_is_left(
         monkeypatch.setattr(adapter, "uphill", lambda loss: {name: 0 * p for name, p in adapter.moving.items()})
     with torch.no_grad():
         expected = adapter.model.predict(stream[1])
-    before, passes = adapter.state_dict(), []
-    handle = adapter.model.head.register_forward_pre_hook(lambda module, args: passes.append(len(args[0])))
-    got = adapter(stream[1])
-    handle.remove()
+    before = adapter.state_dict()
+    with counting_passes(adapter) as passes:
+        got = adapter(stream[1])
     assert torch.equal(got, expected)
     assert passes == ([12] if when == "at first" else [12, 12])  # and nothing is run again
     assert adapter.state_dict().keys() == before.keys()

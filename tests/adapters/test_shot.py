@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -23,13 +24,11 @@ def stream(toy_batches: Batches) -> list[Tensor]:
 
 
 class Naive:
-    def __init__(self, model: Algorithm, lr: float, steps: int = 1, momentum: float | None = None, **hp: float) -> None:
-        self.model, self.lr, self.steps, self.momentum = copy.deepcopy(model).eval(), lr, steps, momentum
-        self.weight, self.threshold = hp.get("pseudo_label", 0.0), hp.get("threshold", 0.9)
+    def __init__(self, model: Algorithm, optimizer: Any, settings: dict[str, Any]) -> None:
+        self.model, self.optimizer, self.steps = copy.deepcopy(model).eval(), optimizer, settings.get("steps", 1)
+        self.weight, self.threshold = settings.get("pseudo_label", 0.0), settings.get("threshold", 0.9)
         self.moving = dict(self.model.backbone.named_parameters())
-        self.m = {k: torch.zeros_like(p) for k, p in self.moving.items()}
-        self.v = {k: torch.zeros_like(p) for k, p in self.moving.items()}
-        self.t, self.sure = 0, []
+        self.sure: list[int] = []
 
     def loss(self, logits: Tensor) -> Tensor:
         p = logits.exp() / logits.exp().sum(1, keepdim=True)
@@ -42,22 +41,12 @@ class Naive:
     def __call__(self, x: Tensor) -> Tensor:
         for _ in range(self.steps):
             logits = self.model.head(self.model.backbone(x))
-            gradients = torch.autograd.grad(self.loss(logits), list(self.moving.values()))
-            self.t += 1
-            for (key, p), g in zip(self.moving.items(), gradients):
-                p.data -= self.lr * self.direction(key, g)
+            moving = list(self.moving.values())
+            self.optimizer.step(moving, torch.autograd.grad(self.loss(logits), moving))
         return logits.detach()
 
-    def direction(self, key: str, g: Tensor) -> Tensor:
-        if self.momentum is not None:
-            self.m[key] = self.momentum * self.m[key] + g
-            return self.m[key]
-        self.m[key], self.v[key] = 0.9 * self.m[key] + 0.1 * g, 0.999 * self.v[key] + 0.001 * g**2
-        m, v = self.m[key] / (1 - 0.9**self.t), self.v[key] / (1 - 0.999**self.t)
-        return m / (v.sqrt() + 1e-8)
 
-
-VARIANTS: dict[str, dict[str, object]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "as is": {},
     "three steps": {"steps": 3},
     "sgd": {"optimizer": "sgd", "momentum": 0.9, "lr": 1e-2},
@@ -69,11 +58,14 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("batch_norm", [False, True])
-def test_updates_equal_the_naive_ones(variant: str, batch_norm: bool, trained: Trained, stream: list[Tensor]) -> None:
+def test_updates_equal_the_naive_ones(
+    variant: str, batch_norm: bool, trained: Trained, stream: list[Tensor], naive_optimizer: Any
+) -> None:
     settings = {"lr": 1e-3} | VARIANTS[variant]
     model = trained("erm", batch_norm=batch_norm).double()
     adapter = adapt(model, "shot", **settings)
-    naive = Naive(model, **{k: v for k, v in settings.items() if k != "optimizer"})
+    optimizer = naive_optimizer(settings["lr"], settings.get("optimizer", "adam"), settings.get("momentum", 0.0))
+    naive = Naive(model, optimizer, settings)
     for x in stream:
         torch.testing.assert_close(adapter(x), naive(x), rtol=0, atol=1e-9)
     for name, p in naive.moving.items():

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -140,12 +141,11 @@ def test_a_stream_begun_without_gradients_goes_on_with_them(trained: Trained, st
     assert torch.equal(adapter(stream[1]), plain(stream[1]))
 
 
-def test_the_backbone_runs_once(trained: Trained, stream: list[Tensor]) -> None:
-    adapter, runs = adapt(trained("erm").double(), "t3a"), []
-    handle = adapter.model.backbone.register_forward_pre_hook(lambda module, args: runs.append(len(args[0])))
-    adapter(stream[0])
-    handle.remove()
-    assert runs == [12]
+def test_the_backbone_runs_once(trained: Trained, stream: list[Tensor], counting_passes: Any) -> None:
+    adapter = adapt(trained("erm").double(), "t3a")
+    with counting_passes(adapter, "backbone") as passes:
+        adapter(stream[0])
+    assert passes == [12]
 
 
 @pytest.mark.parametrize("m", [2, -1])

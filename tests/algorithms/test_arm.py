@@ -66,7 +66,7 @@ def test_three_updates(
     sizes: tuple[int, ...],
     batch_size: int,
     reference: bool,
-    against: Callable[..., Any],
+    assert_matches_naive: Callable[..., Any],
     naive_adam: Any,
     cross_entropy: Any,
 ) -> None:
@@ -80,7 +80,7 @@ def test_three_updates(
         state.adam.step(parameters, torch.autograd.grad(loss, parameters))
         return {"loss": loss.item()}
 
-    run = against("arm", naive, predict, sizes=sizes, batch_size=batch_size, reference=reference)
+    run = assert_matches_naive("arm", naive, predict, sizes=sizes, batch_size=batch_size, reference=reference)
     torch.testing.assert_close(dict(run.algorithm.state_dict()), dict(run.model.state_dict()), rtol=1e-9, atol=1e-9)
 
 

@@ -135,6 +135,40 @@ def test_one_source_domain_as_it_is(name: str, build: Build, toy: Task, toy_batc
     assert not torch.equal(algorithm.head.weight, before)
 
 
+PENALISED = {"loss": 1, "nll": 1, "penalty": 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "logs"),
+    [
+        ("cad", {}, {"loss": 1, "clf_loss": 1, "bn_loss": 0}),
+        ("condcad", {}, {"loss": 1, "clf_loss": 1, "bn_loss": 0}),
+        ("coral", {}, {"loss": 1, "penalty": 0}),
+        ("fish", {"meta_lr": 1.0}, {"loss": 1}),
+        ("fishr", {"penalty_anneal_iters": 0}, PENALISED),
+        ("fishr", {"penalty_anneal_iters": 10}, PENALISED),
+        ("groupdro", {}, {"loss": 1}),
+        ("mixup", {}, {"loss": 1}),
+        ("mmd", {}, {"loss": 1, "penalty": 0}),
+        ("vrex", {"vrex_penalty_anneal_iters": 0}, PENALISED),
+        ("vrex", {"vrex_penalty_anneal_iters": 10}, PENALISED),
+    ],
+)
+def test_one_source_domain_as_it_is_is_erm(
+    name: str, settings: dict[str, float], logs: dict[str, int], build: Build, toy: Task, toy_batches: Batches
+) -> None:
+    """Logs are given in units of ERM's loss. Adam enlarges the rounding of Mixup's λx + (1 − λ)x."""
+    task, common = one_source(toy), {"lr": 1e-2, "weight_decay": 1e-2, "single_source": "native"}
+    method, erm = build(name, task, **common, **settings).double(), build("erm", task, **common).double()
+    tolerance = 1e-9 if name == "mixup" else 1e-12
+    for step in range(3):
+        x, y = toy_batches(step)[0]
+        got, loss = method.update([(x.double(), y)]), erm.update([(x.double(), y)])["loss"]
+        assert got == {key: pytest.approx(share * loss, rel=tolerance, abs=0) for key, share in logs.items()}
+    for p, q in zip(method.parameters(), erm.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=tolerance, atol=tolerance)
+
+
 @pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - SINGLE))
 def test_one_source_domain_is_refused_where_several_are_needed(name: str, build: Build, toy: Task) -> None:
     with pytest.raises(

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from itta.algorithms import Algorithm, Task
-from itta.algorithms.base import Batch, cut_at_random
+from itta.algorithms.base import Batch
 from itta.errors import InputError
 from itta.nn.small_cnn import SmallCNN
 
@@ -66,15 +66,14 @@ def test_three_updates(
     beta: float,
     h: float,
     p: float,
-    against: Callable[..., Any],
+    assert_matches_naive: Callable[..., Any],
     naive_adam: Any,
     cross_entropy: Any,
 ) -> None:
     def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
         if not hasattr(state, "adam"):
             state.adam, state.critic_adam, state.held_out = naive_adam(LR, 1e-2), naive_adam(3e-3), set()
-        batches = cut_at_random(batches[0]) if len(batches) == 1 else list(batches)
-        held_out = int(torch.randint(len(batches), ()))
+        batches, held_out = list(batches), int(torch.randint(len(batches), ()))
         state.held_out.add(held_out)
         test = batches.pop(held_out)
         theta, phi = list(model.backbone.parameters()), list(model.head.parameters())
@@ -90,7 +89,7 @@ def test_three_updates(
         return {"loss": main.item(), "critic": extra.item(), "meta": meta.item()}
 
     settings = {"critic_beta": beta, "critic_scale": h, "critic_lr": 3e-3, "critic_width": 10, "resnet_dropout": p}
-    done = against("feature_critic", naive, sizes=sizes, **settings)
+    done = assert_matches_naive("feature_critic", naive, sizes=sizes, **settings)
     assert len(done.state.held_out) > 1
     for got, expected in zip(done.algorithm.critic.parameters(), done.model.critic.parameters(), strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)

@@ -17,7 +17,7 @@ from itta.algorithms.irm import scale_derivative, split_square
 @pytest.mark.parametrize("sizes", [(6, 6, 6), (6, 5, 4), (1, 2, 3), (6,)])
 @pytest.mark.parametrize("anneal", [0, 1, 10])
 def test_three_updates(
-    anneal: int, sizes: Sequence[int], against: Callable[..., Any], naive_adam: Any, cross_entropy: Any
+    anneal: int, sizes: Sequence[int], assert_matches_naive: Callable[..., Any], naive_adam: Any, cross_entropy: Any
 ) -> None:
     def derivative(logits: Tensor, y: Tensor) -> Tensor | float:
         if len(y) == 0:
@@ -42,7 +42,7 @@ def test_three_updates(
         state.adam.step(parameters, torch.autograd.grad(loss, parameters))
         return {"loss": loss.item(), "nll": nll.item(), "penalty": penalty.item()}
 
-    against("irm", naive, sizes=sizes, irm_lambda=7.0, irm_penalty_anneal_iters=anneal)
+    assert_matches_naive("irm", naive, sizes=sizes, irm_lambda=7.0, irm_penalty_anneal_iters=anneal)
 
 
 @pytest.mark.parametrize("n", [2, 5])

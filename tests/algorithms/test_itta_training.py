@@ -1,6 +1,7 @@
 """ITTA's training step against the paper's own way: double backward, separate passes, and Adam written out."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -103,9 +104,9 @@ def test_gradient_of_f_w_is_that_of_double_backward(name: str, align_blocks: str
 class Naive:
     """One ITTA step in the plainest way: separate passes for the views, double backward, Adam written out."""
 
-    def __init__(self, algorithm: ITTA) -> None:
-        self.algorithm = algorithm
-        self.moments: dict[int, tuple[Tensor, Tensor, int]] = {}
+    def __init__(self, algorithm: ITTA, naive_adam: Any) -> None:
+        self.algorithm, hp = algorithm, algorithm.hp
+        self.adam, self.adam_of_w = naive_adam(hp.lr, hp.weight_decay), naive_adam(hp.fw_lr_scale * hp.lr)
 
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         a = self.algorithm
@@ -130,26 +131,17 @@ class Naive:
     def mixed(block: str, z: Tensor, draw: MixDraw) -> Tensor:
         return mix_style(z, draw) if block == draw.block else z
 
-    def adam(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor], lr: float, decay: float = 0.0) -> None:
-        with torch.no_grad():
-            for p, g in zip(parameters, gradients):
-                g = g + decay * p
-                m, v, t = self.moments.get(id(p), (torch.zeros_like(p), torch.zeros_like(p), 0))
-                m, v, t = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2, t + 1
-                self.moments[id(p)] = m, v, t
-                p -= lr * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
-
     def step(self, x: Tensor, y: Tensor, aligns: bool) -> None:
         a, hp = self.algorithm, self.algorithm.hp
         theta_phi, w = a.main_parameters(), list(a.f_w.parameters())
         main, wcont = self.losses(x, y)
         gradients = torch.autograd.grad(main + hp.alpha * wcont, theta_phi, retain_graph=True)
         g_w = double_backward(a, main, wcont)[1] if aligns and hp.update_order == "shared" else None
-        self.adam(theta_phi, gradients, hp.lr, hp.weight_decay)
+        self.adam.step(theta_phi, gradients)
         if aligns and hp.update_order == "paper":
             g_w = double_backward(a, *self.losses(x, y))[1]
         if g_w is not None:
-            self.adam(w, g_w, hp.fw_lr_scale * hp.lr)
+            self.adam_of_w.step(w, g_w)
 
 
 VARIANTS: dict[str, dict[str, object]] = {
@@ -167,10 +159,12 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("order", ["shared", "paper"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_three_steps_equal_the_naive_ones(order: str, variant: str, build: Build, toy_batches: Batches) -> None:
+def test_three_steps_equal_the_naive_ones(
+    order: str, variant: str, build: Build, toy_batches: Batches, naive_adam: Any
+) -> None:
     settings = {"lr": 1e-3, "fw_lr_scale": 2.0, "update_order": order} | VARIANTS[variant]
     algorithm, twin = (shaken(build("itta", **settings).double()) for _ in range(2))
-    naive, start = Naive(twin), {k: v.clone() for k, v in algorithm.state_dict().items()}
+    naive, start = Naive(twin, naive_adam), {k: v.clone() for k, v in algorithm.state_dict().items()}
     for step in range(3):
         aligns = step % algorithm.hp.align_every == 0
         w_before = algorithm.f_w.weight.clone()

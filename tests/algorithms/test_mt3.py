@@ -79,7 +79,7 @@ SMALL = {"mt3_width": 6, "mt3_dim": 4, "mt3_inner_lr": 0.5}
     ],
 )
 def test_three_updates(
-    sizes: tuple[int, ...], settings: Any, against: Callable[..., Any], naive_adam: Any, cross_entropy: Any
+    sizes: tuple[int, ...], settings: Any, assert_matches_naive: Callable[..., Any], naive_adam: Any, cross_entropy: Any
 ) -> None:
     def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
         if not hasattr(state, "adam"):
@@ -91,7 +91,7 @@ def test_three_updates(
         loss, inner = (torch.stack(terms).mean().item() for terms in zip(*losses))
         return {"loss": loss, "byol": inner}
 
-    run = against("mt3", naive, sizes=sizes, **(SMALL | settings))
+    run = assert_matches_naive("mt3", naive, sizes=sizes, **(SMALL | settings))
     torch.testing.assert_close(dict(run.algorithm.state_dict()), dict(run.model.state_dict()), rtol=1e-8, atol=1e-8)
 
 

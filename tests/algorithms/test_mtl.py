@@ -19,7 +19,7 @@ def test_three_updates(
     sizes: Sequence[int],
     ema: float,
     reference: bool,
-    against: Callable[..., Any],
+    assert_matches_naive: Callable[..., Any],
     naive_adam: Any,
     cross_entropy: Any,
 ) -> None:
@@ -48,7 +48,7 @@ def test_three_updates(
         context = noise(*z.shape) if reference else [sum(z) / len(z)] * len(z)
         return torch.stack([model.head(torch.cat([row, c])) for row, c in zip(z, context)])
 
-    ran = against("mtl", naive, predict, sizes=sizes, mtl_ema=ema, reference=reference)
+    ran = assert_matches_naive("mtl", naive, predict, sizes=sizes, mtl_ema=ema, reference=reference)
     torch.testing.assert_close(ran.algorithm.embeddings, torch.stack(ran.state.memory), rtol=1e-9, atol=1e-9)
 
 

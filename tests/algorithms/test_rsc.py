@@ -60,7 +60,7 @@ def test_three_updates(
     f: float,
     b: float,
     dropout: float,
-    against: Callable[..., Any],
+    assert_matches_naive: Callable[..., Any],
     naive_adam: Any,
     cross_entropy: Any,
 ) -> None:
@@ -75,7 +75,9 @@ def test_three_updates(
         state.adam.step(parameters, torch.autograd.grad(loss, parameters))
         return {"loss": loss.item()}
 
-    run = against("rsc", naive, sizes=sizes, rsc_f_drop_factor=f, rsc_b_drop_factor=b, resnet_dropout=dropout)
+    run = assert_matches_naive(
+        "rsc", naive, sizes=sizes, rsc_f_drop_factor=f, rsc_b_drop_factor=b, resnet_dropout=dropout
+    )
     for muted in run.state.muted:
         images = sum(n > 0 for n in muted.tolist())
         assert 1 <= images <= max(1, math.ceil(b * len(muted)))

@@ -58,7 +58,7 @@ def features(model: Algorithm, batches: list[Batch]) -> Tensor:
     ],
 )
 def test_three_updates(
-    sizes: tuple[int, ...], settings: Any, against: Callable[..., Any], naive_adam: Any, cross_entropy: Any
+    sizes: tuple[int, ...], settings: Any, assert_matches_naive: Callable[..., Any], naive_adam: Any, cross_entropy: Any
 ) -> None:
     def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
         if not hasattr(state, "adam"):
@@ -81,7 +81,7 @@ def test_three_updates(
         state.adam.step(f, torch.autograd.grad(three, f))
         return {"loss_cont": one.item(), "loss_style": two.item(), "loss_adv": three.item()}
 
-    run = against("sagnet", naive, sizes=sizes, **settings)
+    run = assert_matches_naive("sagnet", naive, sizes=sizes, **settings)
     torch.testing.assert_close(
         dict(run.algorithm.named_parameters()), dict(run.model.named_parameters()), rtol=1e-9, atol=1e-9
     )

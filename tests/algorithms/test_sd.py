@@ -14,7 +14,7 @@ from itta.algorithms.base import Batch
 @pytest.mark.parametrize("sizes", [(6, 6, 6), (6, 5, 1), (6,)])
 @pytest.mark.parametrize("reg", [0.1, 30.0])
 def test_three_updates(
-    reg: float, sizes: Sequence[int], against: Callable[..., Any], naive_adam: Any, cross_entropy: Any
+    reg: float, sizes: Sequence[int], assert_matches_naive: Callable[..., Any], naive_adam: Any, cross_entropy: Any
 ) -> None:
     def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
         if not hasattr(state, "adam"):
@@ -29,7 +29,7 @@ def test_three_updates(
         state.adam.step(parameters, torch.autograd.grad(loss + reg * penalty, parameters))
         return {"loss": loss.item(), "penalty": penalty.item()}
 
-    against("sd", naive, sizes=sizes, sd_reg=reg)
+    assert_matches_naive("sd", naive, sizes=sizes, sd_reg=reg)
 
 
 def test_the_gradient_of_the_penalty(

@@ -73,7 +73,7 @@ def naive_loss(model: Algorithm, batches: list[Batch], draw: SelfRegDraw, cross_
     ],
 )
 def test_three_updates(
-    sizes: tuple[int, ...], settings: Any, against: Callable[..., Any], naive_adam: Any, cross_entropy: Any
+    sizes: tuple[int, ...], settings: Any, assert_matches_naive: Callable[..., Any], naive_adam: Any, cross_entropy: Any
 ) -> None:
     def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
         if not hasattr(state, "adam"):
@@ -86,7 +86,7 @@ def test_three_updates(
         state.adam.step(parameters, torch.autograd.grad(loss, parameters))
         return {"loss": loss.item()}
 
-    run = against("selfreg", naive, sizes=sizes, **settings)
+    run = assert_matches_naive("selfreg", naive, sizes=sizes, **settings)
     torch.testing.assert_close(dict(run.algorithm.state_dict()), dict(run.model.state_dict()), rtol=1e-9, atol=1e-9)
 
 

@@ -57,7 +57,7 @@ def naive_losses(model: Algorithm, batches: list[Batch], cross_entropy: Any) -> 
     ],
 )
 def test_three_updates(
-    sizes: tuple[int, ...], settings: Any, against: Callable[..., Any], naive_adam: Any, cross_entropy: Any
+    sizes: tuple[int, ...], settings: Any, assert_matches_naive: Callable[..., Any], naive_adam: Any, cross_entropy: Any
 ) -> None:
     def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
         if not hasattr(state, "adam"):
@@ -68,7 +68,7 @@ def test_three_updates(
         state.adam.step(parameters, torch.autograd.grad(total, parameters))
         return {"loss": loss.item(), "rotation": rotation.item()}
 
-    run = against("ttt", naive, sizes=sizes, **settings)
+    run = assert_matches_naive("ttt", naive, sizes=sizes, **settings)
     torch.testing.assert_close(dict(run.algorithm.state_dict()), dict(run.model.state_dict()), rtol=1e-9, atol=1e-9)
 
 

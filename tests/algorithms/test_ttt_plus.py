@@ -58,7 +58,7 @@ def note(running: Any, z: Tensor, window: int) -> None:
     ],
 )
 def test_three_updates(
-    sizes: tuple[int, ...], settings: Any, against: Callable[..., Any], naive_adam: Any, cross_entropy: Any
+    sizes: tuple[int, ...], settings: Any, assert_matches_naive: Callable[..., Any], naive_adam: Any, cross_entropy: Any
 ) -> None:
     def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
         if not hasattr(state, "adam"):
@@ -77,7 +77,7 @@ def test_three_updates(
         state.adam.step(parameters, gradients)
         return {"loss": loss.item(), "contrast": contrastive.item()}
 
-    run = against("ttt++", naive, sizes=sizes, **settings)
+    run = assert_matches_naive("ttt++", naive, sizes=sizes, **settings)
     torch.testing.assert_close(dict(run.algorithm.state_dict()), dict(run.model.state_dict()), rtol=1e-8, atol=1e-9)
 
 

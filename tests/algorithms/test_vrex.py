@@ -14,7 +14,7 @@ from itta.algorithms.base import Batch
 @pytest.mark.parametrize("anneal", [0, 1, 10])
 @pytest.mark.parametrize("reference", [False, True])
 def test_three_updates(
-    anneal: int, reference: bool, against: Callable[..., Any], naive_adam: Any, cross_entropy: Any
+    anneal: int, reference: bool, assert_matches_naive: Callable[..., Any], naive_adam: Any, cross_entropy: Any
 ) -> None:
     def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
         if not hasattr(state, "adam"):
@@ -31,4 +31,4 @@ def test_three_updates(
         nll = risks[-1] if reference else mean
         return {"loss": loss.item(), "nll": nll.item(), "penalty": variance.item()}
 
-    against("vrex", naive, vrex_lambda=7.0, vrex_penalty_anneal_iters=anneal, reference=reference)
+    assert_matches_naive("vrex", naive, vrex_lambda=7.0, vrex_penalty_anneal_iters=anneal, reference=reference)

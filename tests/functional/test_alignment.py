@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from itta.functional.alignment import coral, expanded_distances, mmd, squared_distances
+from itta.functional.affinity import distances
+from itta.functional.alignment import coral, expanded_distances, mmd
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 
@@ -101,11 +102,14 @@ def test_mmd_of_features_far_apart() -> None:
     assert mmd([a[:1], b[:1]]).item() == pytest.approx(14)
 
 
-@pytest.mark.parametrize("squared_norm", [260.0, 1e5])
-def test_mmd_in_single_precision(squared_norm: float) -> None:
-    """Features with a large common part: differences keep what the expanded square loses."""
+@pytest.mark.parametrize(("squared_norm", "n"), [(260.0, 8), (1e5, 8), (1e5, 16)])
+def test_mmd_in_single_precision(squared_norm: float, n: int) -> None:
+    """Features with a large common part: differences keep what the expanded square loses.
+
+    Of more than 25 images cdist by itself would take the square.
+    """
     d = 64
-    features = [z.float() for z in random_domains((8, 8), d, scale=0.005, shift=(squared_norm / d) ** 0.5)]
+    features = [z.float() for z in random_domains((n, n), d, scale=0.005, shift=(squared_norm / d) ** 0.5)]
     exact = mmd([z.double() for z in features]).item()
     assert mmd(features).item() == pytest.approx(exact, rel=1e-5)
     assert abs(mmd(features, expanded=True).item() - exact) > 1e-2 * exact
@@ -114,7 +118,7 @@ def test_mmd_in_single_precision(squared_norm: float) -> None:
 @pytest.mark.parametrize("squared_norm", [260.0, 1e5])
 def test_the_distance_to_itself_in_single_precision(squared_norm: float) -> None:
     z = random_domains((64,), 512, scale=(squared_norm / 512) ** 0.5)[0].float()
-    assert not squared_distances(z).diagonal().any()
+    assert not distances(z).diagonal().any()
     assert expanded_distances(z).diagonal().max() > 1e-7 * squared_norm
     assert expanded_distances(z).min() >= 1e-30
 

@@ -19,7 +19,7 @@ def drawn(n: int = N, seed: int = 0) -> Augmentation:
     return draw_augmentation(n, torch.Generator().manual_seed(seed))
 
 
-def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+def assert_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual, expected, atol=2e-5, rtol=0)
 
 
@@ -28,7 +28,7 @@ def luma(image: torch.Tensor) -> torch.Tensor:
 
 
 def test_no_augmentation_changes_nothing(images: torch.Tensor) -> None:
-    close(augment(images, no_augmentation(N)), to_float(images))
+    assert_close(augment(images, no_augmentation(N)), to_float(images))
 
 
 def test_to_float_spans_zero_to_one() -> None:
@@ -41,38 +41,38 @@ def test_crop_is_the_slice_scaled_up(images: torch.Tensor, top: int, left: int, 
     box = (torch.tensor([top, left, height, width]) / S).expand(N, 4)
     cut = to_float(images)[:, :, top : top + height, left : left + width]
     expected = F.interpolate(cut, size=(S, S), mode="bilinear", align_corners=False)
-    close(augment(images, replace(no_augmentation(N), box=box)), expected)
+    assert_close(augment(images, replace(no_augmentation(N), box=box)), expected)
 
 
 def test_each_image_has_its_own_box(images: torch.Tensor) -> None:
     box = drawn().box
     together = augment(images, replace(no_augmentation(N), box=box))
     alone = [augment(images[i : i + 1], replace(no_augmentation(1), box=box[i : i + 1])) for i in range(N)]
-    close(together, torch.cat(alone))
+    assert_close(together, torch.cat(alone))
 
 
 def test_flip_mirrors_only_the_chosen(images: torch.Tensor) -> None:
     flip = torch.tensor([True, False, True, False, False])
     expected = torch.stack([x.flip(-1) if f else x for x, f in zip(to_float(images), flip)])
-    close(augment(images, replace(no_augmentation(N), flip=flip)), expected)
+    assert_close(augment(images, replace(no_augmentation(N), flip=flip)), expected)
 
 
 def test_brightness(images: torch.Tensor) -> None:
     factor = drawn().brightness
     expected = torch.stack([(x * f).clamp(0, 1) for x, f in zip(to_float(images), factor)])
-    close(augment(images, replace(no_augmentation(N), brightness=factor)), expected)
+    assert_close(augment(images, replace(no_augmentation(N), brightness=factor)), expected)
 
 
 def test_contrast(images: torch.Tensor) -> None:
     factor = drawn().contrast
     expected = torch.stack([(f * x + (1 - f) * luma(x).mean()).clamp(0, 1) for x, f in zip(to_float(images), factor)])
-    close(augment(images, replace(no_augmentation(N), contrast=factor)), expected)
+    assert_close(augment(images, replace(no_augmentation(N), contrast=factor)), expected)
 
 
 def test_saturation(images: torch.Tensor) -> None:
     factor = drawn().saturation
     expected = torch.stack([(f * x + (1 - f) * luma(x)).clamp(0, 1) for x, f in zip(to_float(images), factor)])
-    close(augment(images, replace(no_augmentation(N), saturation=factor)), expected)
+    assert_close(augment(images, replace(no_augmentation(N), saturation=factor)), expected)
 
 
 def test_hue_is_that_of_colorsys(images: torch.Tensor) -> None:
@@ -84,13 +84,13 @@ def test_hue_is_that_of_colorsys(images: torch.Tensor) -> None:
         for row, column in [(0, c) for c in range(S)] + [(r, 5) for r in range(S)]:
             hue, saturation, value = colorsys.rgb_to_hsv(*x[i, :, row, column].tolist())
             expected = colorsys.hsv_to_rgb((hue + turn[i].item()) % 1, saturation, value)
-            close(actual[i, :, row, column], torch.tensor(expected))
+            assert_close(actual[i, :, row, column], torch.tensor(expected))
 
 
 def test_grey(images: torch.Tensor) -> None:
     grey = torch.tensor([False, True, False, False, True])
     expected = torch.stack([luma(x).expand(3, S, S) if g else x for x, g in zip(to_float(images), grey)])
-    close(augment(images, replace(no_augmentation(N), grey=grey)), expected)
+    assert_close(augment(images, replace(no_augmentation(N), grey=grey)), expected)
 
 
 def test_the_result_stays_in_range_and_the_input_as_it_was(images: torch.Tensor) -> None:

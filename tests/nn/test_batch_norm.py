@@ -6,7 +6,14 @@ from torch import Tensor, nn
 
 from itta.nn import batch_norm
 from itta.nn.backbone import evaluating
-from itta.nn.batch_norm import MixedBatchNorm, channel_moments, mix_statistics
+from itta.nn.batch_norm import (
+    MixedBatchNorm,
+    batch_norms,
+    channel_moments,
+    has_batch_norm,
+    mix_statistics,
+    replace_batch_norms,
+)
 
 
 def filled(norm: nn.Module) -> nn.Module:
@@ -116,6 +123,19 @@ def test_every_layer_is_wrapped_and_nothing_else_changes() -> None:
     assert list(mixed) == ["0.1", "2"]
     assert all(net.get_submodule(name) is norm for name, norm in mixed.items())
     assert all(p is q for p, q in zip(net.parameters(), parameters, strict=True))
+
+
+def test_finding_and_replacing() -> None:
+    net = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), nn.LayerNorm(4), nn.BatchNorm1d(4))
+    found = batch_norms(net)
+    assert found == {"0.1": net[0][1], "2": net[2]}
+    assert has_batch_norm(net)
+    made = replace_batch_norms(net, lambda norm: nn.GroupNorm(2, norm.num_features))
+    assert made == {"0.1": net[0][1], "2": net[2]}
+    assert all(isinstance(norm, nn.GroupNorm) for norm in made.values())
+    assert isinstance(net[1], nn.LayerNorm)
+    assert not has_batch_norm(net)
+    assert replace_batch_norms(net, nn.Sequential) == {}
 
 
 class Activated(nn.BatchNorm2d):

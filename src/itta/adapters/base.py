@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from itta.algorithms.base import Algorithm
 from itta.errors import InputError
+from itta.nn.batch_norm import has_batch_norm
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Adapter:
     guarded: ClassVar[bool] = False  # whether a guard belongs to it, unless one is refused
 
     def __init__(self, trained: Algorithm, hp: Any) -> None:
-        if self.needs.batch_norm and not any(isinstance(m, BatchNorm) for m in trained.backbone.modules()):
+        if self.needs.batch_norm and not has_batch_norm(trained.backbone):
             raise InputError(
                 f"{self.name} adapts batch normalisation, and this model's backbone has none: choose another adapter."
             )
@@ -77,6 +77,20 @@ class Adapter:
             raise InputError(
                 f"{self.name} needs at least {self.needs.batch} images at a time, got {len(x)}: send larger batches."
             )
+
+
+def check_at_least(least: int, hp: Any, *names: str) -> None:
+    """Refuse settings below a least value, and NaN."""
+    for name in names:
+        if not getattr(hp, name) >= least:
+            raise InputError(f"{name} must be at least {least}, got {getattr(hp, name)}.")
+
+
+def check_shares(hp: Any, *names: str) -> None:
+    """Refuse settings that are not between 0 and 1."""
+    for name in names:
+        if not 0 <= getattr(hp, name) <= 1:
+            raise InputError(f"{name} must be between 0 and 1, got {getattr(hp, name)}.")
 
 
 def frozen_copy(trained: Algorithm) -> Algorithm:

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs, check_images
+from itta.adapters.base import Needs, check_at_least, check_images, check_shares
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import head, use_batch_statistics, whole_backbone
-from itta.errors import InputError
 from itta.functional.augment import augment, draw_augmentation
 from itta.hparams import hp
 
@@ -51,11 +50,8 @@ class CoTTA(GradientAdapter):
     predicts = "before"
 
     def scope(self) -> dict[str, nn.Parameter]:
-        if self.hp.views < 1:
-            raise InputError(f"views must be at least 1, got {self.hp.views}.")
-        for name in ("threshold", "ema", "restore"):
-            if not 0 <= getattr(self.hp, name) <= 1:
-                raise InputError(f"{name} must be between 0 and 1, got {getattr(self.hp, name)}.")
+        check_at_least(1, self.hp, "views")
+        check_shares(self.hp, "threshold", "ema", "restore")
         use_batch_statistics(self.model)
         return {**whole_backbone(self.model), **head(self.model)}
 

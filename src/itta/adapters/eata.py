@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs, frozen_copy
+from itta.adapters.base import Needs, check_at_least, frozen_copy
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import norm_affine, use_batch_statistics
 from itta.algorithms.base import Algorithm
@@ -63,8 +63,7 @@ class EATA(GradientAdapter):
         for name in ("margin", "redundancy"):
             if not getattr(self.hp, name) > 0:
                 raise InputError(f"{name} must be above 0, got {getattr(self.hp, name)}: no image would be kept.")
-        if not self.hp.fisher >= 0:
-            raise InputError(f"fisher must be at least 0, got {self.hp.fisher}.")
+        check_at_least(0, self.hp, "fisher")
         n_classes = self.model.task.n_classes
         self.e0, self.alike = self.hp.margin * math.log(n_classes), self.hp.redundancy / math.sqrt(n_classes)
         use_batch_statistics(self.model)

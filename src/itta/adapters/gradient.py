@@ -6,9 +6,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from itta.adapters.base import Adapter
+from itta.adapters.base import Adapter, check_at_least
 from itta.algorithms.base import Algorithm
-from itta.errors import InputError
 from itta.hparams import hp
 from itta.nn.optimizer import load_optimizer_tensors, optimizer_tensors, with_prefix, without_prefix
 
@@ -34,8 +33,7 @@ class GradientAdapter(Adapter):
 
     def __init__(self, trained: Algorithm, hp: Any) -> None:
         super().__init__(trained, hp)
-        if hp.steps < 1:
-            raise InputError(f"steps must be at least 1, got {hp.steps}.")
+        check_at_least(1, hp, "steps")
         self.moving = self.scope()
         for p in self.moving.values():
             p.requires_grad_()

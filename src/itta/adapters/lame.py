@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from itta.adapters.base import Adapter
+from itta.adapters.base import Adapter, check_at_least
 from itta.algorithms.base import Algorithm
-from itta.errors import InputError
 from itta.functional.affinity import agree, knn_affinity, linear_affinity, rbf_affinity
 from itta.hparams import hp
 
@@ -41,9 +40,7 @@ class LAME(Adapter):
 
     def __init__(self, trained: Algorithm, hp: Any) -> None:
         super().__init__(trained, hp)
-        for name in ("neighbours", "iterations"):
-            if getattr(hp, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(hp, name)}.")
+        check_at_least(1, hp, "neighbours", "iterations")
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs
+from itta.adapters.base import Needs, check_at_least
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import head, whole_backbone
-from itta.errors import InputError
 from itta.functional.augment import augment, draw_augmentation
 from itta.functional.entropy import entropy_of_mean
 from itta.hparams import hp
@@ -48,10 +47,8 @@ class MEMO(GradientAdapter):
     predicts = "after"
 
     def scope(self) -> dict[str, nn.Parameter]:
-        if self.hp.views < 1:
-            raise InputError(f"views must be at least 1, got {self.hp.views}.")
-        if not self.hp.prior >= 0:
-            raise InputError(f"prior must be at least 0, got {self.hp.prior}.")
+        check_at_least(1, self.hp, "views")
+        check_at_least(0, self.hp, "prior")
         share = 1 / (self.hp.prior + 1)
         mix_statistics(self.model.backbone, lambda n: share)  # however many views: they are one image
         return whole_backbone(self.model) | head(self.model)

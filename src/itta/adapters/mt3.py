@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs
+from itta.adapters.base import Needs, check_at_least
 from itta.adapters.gradient import GradientAdapter
 from itta.algorithms import mt3
 from itta.algorithms.base import Algorithm
@@ -55,8 +55,7 @@ class MT3(GradientAdapter):
         super().__init__(trained, replace(hp, lr=hp.lr or trained.hp.mt3_inner_lr))
 
     def scope(self) -> dict[str, nn.Parameter]:
-        if self.hp.views < 1:
-            raise InputError(f"views must be at least 1, got {self.hp.views}.")
+        check_at_least(1, self.hp, "views")
         return {name: p for name, p in self.model.named_parameters() if not name.startswith("head.")}
 
     def adapt(self, x: Tensor) -> Tensor:

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs, check_images
+from itta.adapters.base import Needs, check_at_least, check_images, check_shares
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import norm_affine
 from itta.errors import InputError
 from itta.functional.entropy import entropy
 from itta.hparams import hp
+from itta.nn.batch_norm import batch_norms
 from itta.nn.optimizer import with_prefix, without_prefix
 from itta.nn.robust_norm import learning_statistics, statistics
 
@@ -49,16 +49,12 @@ class NOTE(GradientAdapter):
     predicts = "before"
 
     def scope(self) -> dict[str, nn.Parameter]:
-        for name in ("memory", "every"):
-            if getattr(self.hp, name) < 2:  # the variance of one image may not exist
-                raise InputError(f"{name} must be at least 2, got {getattr(self.hp, name)}.")
-        if not 0 <= self.hp.bn_momentum <= 1:
-            raise InputError(f"bn_momentum must be between 0 and 1, got {self.hp.bn_momentum}.")
+        check_at_least(2, self.hp, "memory", "every")  # the variance of one image may not exist
+        check_shares(self.hp, "bn_momentum")
         if self.hp.episodic:
             raise InputError("episodic=True leaves note nothing to do: what it learns serves later batches only.")
-        for module in self.model.backbone.modules():
-            if isinstance(module, BatchNorm):
-                module.momentum, module.num_batches_tracked = self.hp.bn_momentum, None
+        for norm in batch_norms(self.model.backbone).values():
+            norm.momentum, norm.num_batches_tracked = self.hp.bn_momentum, None
         return norm_affine(self.model)
 
     def fresh(self) -> dict[str, Tensor]:

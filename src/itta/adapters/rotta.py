@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs, check_images
+from itta.adapters.base import Needs, check_at_least, check_images, check_shares
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import norm_affine
 from itta.errors import InputError
@@ -56,12 +56,8 @@ class RoTTA(GradientAdapter):
     predicts = "before"
 
     def scope(self) -> dict[str, nn.Parameter]:
-        for name in ("memory", "every"):
-            if getattr(self.hp, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self.hp, name)}.")
-        for name in ("share", "nu"):
-            if not 0 <= getattr(self.hp, name) <= 1:
-                raise InputError(f"{name} must be between 0 and 1, got {getattr(self.hp, name)}.")
+        check_at_least(1, self.hp, "memory", "every")
+        check_shares(self.hp, "share", "nu")
         for name in ("lambda_t", "lambda_u"):
             if not 0 <= getattr(self.hp, name) < math.inf:
                 raise InputError(f"{name} must be finite and not negative, got {getattr(self.hp, name)}.")

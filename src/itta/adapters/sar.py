@@ -14,15 +14,15 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs
+from itta.adapters.base import Needs, check_at_least
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import norm_affine, use_batch_statistics
 from itta.errors import InputError
 from itta.functional.entropy import entropy
 from itta.hparams import hp
+from itta.nn.batch_norm import has_batch_norm
 
 FULL_BATCH = 32
 
@@ -58,9 +58,7 @@ class SAR(GradientAdapter):
     def scope(self) -> dict[str, nn.Parameter]:
         if not self.hp.margin > 0:
             raise InputError(f"margin must be above 0, got {self.hp.margin}: no image would be kept.")
-        for name in ("rho", "recover"):
-            if not getattr(self.hp, name) >= 0:
-                raise InputError(f"{name} must be at least 0, got {getattr(self.hp, name)}.")
+        check_at_least(0, self.hp, "rho", "recover")
         log_k = math.log(self.model.task.n_classes)
         self.e0, self.collapsed = self.hp.margin * log_k, self.hp.recover * log_k
         use_batch_statistics(self.model)
@@ -75,7 +73,7 @@ class SAR(GradientAdapter):
 
     def check(self, x: Tensor) -> None:
         super().check(x)
-        if len(x) == 1 and any(isinstance(m, BatchNorm) for m in self.model.backbone.modules()):
+        if len(x) == 1 and has_batch_norm(self.model.backbone):
             raise InputError(
                 "sar needs at least 2 images at a time for batch normalisation, got 1: send larger batches, "
                 "or take a backbone with another normalisation."

@@ -1,9 +1,9 @@
 """Which parameters of a model move: functions from an adapter's copy of the model to named parameters."""
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from itta.algorithms.base import Algorithm
+from itta.nn.batch_norm import BatchNorm, batch_norms
 
 NORMS = (BatchNorm, nn.GroupNorm, nn.LayerNorm)
 
@@ -28,7 +28,6 @@ def head(model: Algorithm) -> dict[str, nn.Parameter]:
 
 def use_batch_statistics(model: Algorithm) -> None:
     """Let batch normalisation read the statistics of each batch, and none stored."""
-    for module in model.backbone.modules():
-        if isinstance(module, BatchNorm):
-            module.track_running_stats = False
-            module.running_mean = module.running_var = None
+    for norm in batch_norms(model.backbone).values():
+        norm.track_running_stats = False
+        norm.running_mean = norm.running_var = None

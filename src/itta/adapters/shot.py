@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs
+from itta.adapters.base import Needs, check_at_least
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import whole_backbone
 from itta.errors import InputError
@@ -41,8 +41,7 @@ class SHOT(GradientAdapter):
     predicts = "before"
 
     def scope(self) -> dict[str, nn.Parameter]:
-        if not self.hp.pseudo_label >= 0:
-            raise InputError(f"pseudo_label must be at least 0, got {self.hp.pseudo_label}.")
+        check_at_least(0, self.hp, "pseudo_label")
         if not 0 <= self.hp.threshold < 1:
             raise InputError(f"threshold must lie in [0, 1), got {self.hp.threshold}.")
         return whole_backbone(self.model)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs
+from itta.adapters.base import Needs, check_at_least
 from itta.adapters.gradient import GradientAdapter
 from itta.algorithms import ttt
 from itta.errors import InputError
@@ -57,8 +57,7 @@ class TTT(GradientAdapter):
             raise InputError(
                 f"a model trained with {self.model.name!r} has no rotation branch: train with --algorithm ttt."
             )
-        if self.hp.views < 1:
-            raise InputError(f"views must be at least 1, got {self.hp.views}.")
+        check_at_least(1, self.hp, "views")
         if not 0 < self.hp.threshold <= 1:
             raise InputError(f"threshold must be above 0 and at most 1, got {self.hp.threshold}.")
         replaced = {f"backbone.{name}" for name in self.model.rotation_branch.replacements()}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs
+from itta.adapters.base import Needs, check_at_least
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import whole_backbone
 from itta.algorithms import ttt_plus
@@ -59,8 +59,7 @@ class TTTPlus(GradientAdapter):
             raise InputError(
                 f"a model trained with {self.model.name!r} has no contrastive head: train with --algorithm ttt++."
             )
-        if self.hp.queue < 0:
-            raise InputError(f"queue must be at least 0, got {self.hp.queue}.")
+        check_at_least(0, self.hp, "queue")
         return whole_backbone(self.model)
 
     def fresh(self) -> dict[str, Tensor]:

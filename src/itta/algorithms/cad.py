@@ -18,6 +18,7 @@ from itta.algorithms import base
 from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
 from itta.functional.domains import domain_labels
 from itta.hparams import choice, hp
+from itta.nn.mlp import mlp
 
 BASE_TEMPERATURE = 0.07
 
@@ -50,8 +51,7 @@ class CAD(Algorithm):
         super().__init__(task, hp)
         self.project: nn.Module = nn.Identity()
         if hp.is_project:
-            dim = self.backbone.dim
-            self.project = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 128))
+            self.project = mlp(self.backbone.dim, self.backbone.dim, 128)
             self.add_optimizer("main", self.parameters(), hp.lr, hp.weight_decay)
 
     def objective(self, batches: Sequence[Batch]) -> tuple[Tensor, Logs]:

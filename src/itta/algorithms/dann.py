@@ -23,6 +23,7 @@ from itta.algorithms import base
 from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
 from itta.functional.domains import domain_labels
 from itta.hparams import choice, hp, power
+from itta.nn.mlp import mlp
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ class DANN(Algorithm):
     def __init__(self, task: Task, hp: Any) -> None:
         super().__init__(task, hp)
         dim = self.backbone.dim
-        self.discriminator = mlp(dim, self.n_domains, hp.mlp_width, hp.mlp_depth, hp.mlp_dropout)
+        hidden = [hp.mlp_width] * (hp.mlp_depth - 1)
+        self.discriminator = mlp(dim, *hidden, self.n_domains, dropout=hp.mlp_dropout)
         learned = list(self.discriminator.parameters())
         if self.conditional:
             self.class_embeddings = nn.Embedding(task.n_classes, dim)
@@ -145,12 +147,3 @@ class CDANN(DANN):
         counts = y.bincount()
         n_classes = len(counts) if self.hp.reference else int((counts > 0).sum())
         return 1 / (counts[y].double() * n_classes)
-
-
-def mlp(n_in: int, n_out: int, width: int, depth: int, dropout: float) -> nn.Sequential:
-    """``depth`` linear layers, each but the last followed by dropout and a ReLU."""
-    sizes = [n_in, *[width] * (depth - 1)]
-    layers: list[nn.Module] = []
-    for a, b in zip(sizes, sizes[1:]):
-        layers += [nn.Linear(a, b), nn.Dropout(dropout), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(sizes[-1], n_out))

@@ -21,6 +21,7 @@ from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
 from itta.functional.domains import domain_means, domain_risks
 from itta.functional.jvp import Tape
 from itta.hparams import hp, power
+from itta.nn.mlp import mlp
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,7 @@ class FeatureCritic(Algorithm):
 
     def __init__(self, task: Task, hp: Any) -> None:
         super().__init__(task, hp)
-        width = hp.critic_width
-        self.critic = nn.Sequential(nn.Linear(self.backbone.dim, width), nn.ReLU(), nn.Linear(width, 1), nn.Softplus())
+        self.critic = nn.Sequential(*mlp(self.backbone.dim, hp.critic_width, 1), nn.Softplus())
         self.add_optimizer("critic", self.critic.parameters(), hp.critic_lr)
 
     def update(self, batches: Sequence[Batch]) -> Logs:

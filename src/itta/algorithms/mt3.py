@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -20,6 +20,7 @@ from itta.algorithms import base
 from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
 from itta.functional.self_supervision import byol, draw_views, make_views
 from itta.hparams import hp, power
+from itta.nn.mlp import mlp
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,3 @@ class MT3(Algorithm):
 def clip(g: Tensor, longest: float) -> Tensor:
     """The gradient, shortened to ``longest`` where it is longer."""
     return g * (longest / g.norm().clamp(min=longest))
-
-
-def mlp(n_in: int, width: int, n_out: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(n_in, width), nn.ReLU(), nn.Linear(width, n_out))

@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from itta.algorithms import base
 from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
 from itta.functional.self_supervision import draw_views, make_views, nt_xent
 from itta.hparams import hp, power
+from itta.nn.mlp import mlp
 from itta.nn.running_moments import RunningMoments
 
 
@@ -46,7 +47,7 @@ class TTTPlus(Algorithm):
     def __init__(self, task: Task, hp: Any) -> None:
         super().__init__(task, hp)
         dim = self.backbone.dim
-        self.contrastive_head = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, hp.simclr_dim))
+        self.contrastive_head = mlp(dim, dim, hp.simclr_dim)
         self.add_optimizer("main", self.parameters(), hp.lr, hp.weight_decay)
         self.feature_moments = RunningMoments(dim, hp.moments_window)
         self.projection_moments = RunningMoments(hp.simclr_dim, hp.moments_window)

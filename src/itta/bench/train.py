@@ -10,7 +10,6 @@ from typing import IO
 
 import numpy as np
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from itta import records
 from itta.adapters import adapt
@@ -24,6 +23,7 @@ from itta.data.loaders import TrainLoader, prefetch, stream
 from itta.errors import InputError
 from itta.hparams import sample
 from itta.nn import make_backbone
+from itta.nn.batch_norm import has_batch_norm
 from itta.nn.style_bank import StyleBank, collect_styles
 from itta.records import Record, replace_text
 from itta.seeds import derive_seed, seed_all
@@ -227,7 +227,7 @@ def source_fisher(
     algorithm: Algorithm, dataset: DomainDataset, splits: dict[str, Split], trial: Trial
 ) -> dict[str, Tensor] | None:
     """The Fisher information on the same images, where the backbone has the batch normalisation it is meant for."""
-    if not any(isinstance(m, BatchNorm) for m in algorithm.backbone.modules()):
+    if not has_batch_norm(algorithm.backbone):
         return None
     batches = (x for images in source_images(dataset, splits, trial).values() for x in images)
     return fisher_information(algorithm, (x for x in batches if len(x) > 1)) or None  # one image has no statistics

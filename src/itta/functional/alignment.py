@@ -6,6 +6,8 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from itta.functional.affinity import distances
+
 GAMMAS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)  # DomainBed's bandwidths
 
 
@@ -35,15 +37,10 @@ def mmd(features: Sequence[Tensor], expanded: bool = False) -> Tensor:
     tensor(0.)
     """
     z, sizes = torch.cat(list(features)), [len(f) for f in features]
-    kernel = gaussian_kernel(expanded_distances(z) if expanded else squared_distances(z))
+    kernel = gaussian_kernel(expanded_distances(z) if expanded else distances(z).square())
     means = torch.stack([torch.stack([b.mean() for b in row.split(sizes, 1)]) for row in kernel.split(sizes)])
     terms = [means[a, a] + means[b, b] - 2 * means[a, b] for a, b in combinations(range(len(sizes)), 2)]
     return torch.stack(terms).mean() if terms else z.new_zeros(())
-
-
-def squared_distances(z: Tensor) -> Tensor:
-    """‖z_i − z_j‖² without cancellation, [N, N]."""
-    return torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
 def expanded_distances(z: Tensor) -> Tensor:

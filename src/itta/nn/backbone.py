@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from itta.errors import unknown
+from itta.nn.batch_norm import batch_norms
 
 After = Callable[[str, Tensor], Tensor]
 """(block name, its output) -> output: how augmented views and adaptive blocks get in, without hooks."""
@@ -112,9 +113,8 @@ class Backbone(nn.Module):
     def train(self, mode: bool = True) -> "Backbone":
         super().train(mode)
         if self.frozen_bn:
-            for module in self.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    module.eval()
+            for norm in batch_norms(self).values():
+                norm.eval()
         return self
 
 

@@ -1,17 +1,36 @@
-"""Batch normalisation whose statistics are partly stored and partly the batch's."""
+"""Where a network has batch normalisation, and one whose statistics are partly stored and partly the batch's."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
+Module = TypeVar("Module", bound=nn.Module)
 Share = Callable[[int], float]
 """Images in the batch -> how much of the statistics they give, 0 to 1."""
 
-
 CHUNK = 2**18  # values centred at a time: a copy of a whole batch of large maps costs more than its moments
+
+
+def batch_norms(module: nn.Module) -> dict[str, BatchNorm]:
+    """The batch normalisations inside the module, by name."""
+    return {name: m for name, m in module.named_modules() if isinstance(m, BatchNorm)}
+
+
+def has_batch_norm(module: nn.Module) -> bool:
+    return bool(batch_norms(module))
+
+
+def replace_batch_norms(module: nn.Module, make: Callable[[BatchNorm], Module]) -> dict[str, Module]:
+    """Put what ``make`` gives in the place of every batch normalisation inside the module; return it all by name."""
+    made = {name: make(norm) for name, norm in batch_norms(module).items()}
+    for name, new in made.items():
+        parent, _, leaf = name.rpartition(".")
+        setattr(module.get_submodule(parent), leaf, new)
+    return made
 
 
 class MixedBatchNorm(nn.Module):
@@ -53,9 +72,4 @@ def channel_moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def mix_statistics(module: nn.Module, share: Share, track: bool = False) -> dict[str, MixedBatchNorm]:
     """Wrap, in place, every batch normalisation inside the module; return the wrappers by name."""
-    found = {name: m for name, m in module.named_modules() if isinstance(m, BatchNorm)}
-    mixed = {name: MixedBatchNorm(norm, share, track) for name, norm in found.items()}
-    for name, norm in mixed.items():
-        parent, _, leaf = name.rpartition(".")
-        setattr(module.get_submodule(parent), leaf, norm)
-    return mixed
+    return replace_batch_norms(module, lambda norm: MixedBatchNorm(norm, share, track))

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+
+from itta.nn.batch_norm import BatchNorm, replace_batch_norms
 
 
 class RobustNorm(nn.Module):
@@ -55,10 +56,7 @@ class RobustNorm(nn.Module):
 
 def use_robust_norm(module: nn.Module, share: float) -> None:
     """Put a `RobustNorm` in the place of every batch normalisation inside the module."""
-    for name, norm in list(module.named_modules()):
-        if isinstance(norm, BatchNorm):
-            parent, _, leaf = name.rpartition(".")
-            setattr(module.get_submodule(parent), leaf, RobustNorm(norm, share))
+    replace_batch_norms(module, lambda norm: RobustNorm(norm, share))
 
 
 def statistics(module: nn.Module, prefix: str = "") -> dict[str, Tensor]:
