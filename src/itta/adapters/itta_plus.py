@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from itta.adapters.base import Adapter, Needs
+from itta.adapters.base import Adapter, Needs, check_at_least
 from itta.algorithms.base import Algorithm
 from itta.errors import InputError
 from itta.functional.entropy import effective_classes, log_mean_probability
@@ -52,9 +52,8 @@ class ITTAPlus(Adapter):
 
     def __init__(self, trained: Algorithm, hp: Any) -> None:
         super().__init__(trained, hp)
-        for name, low in (("memory", 1), ("prior", 0), ("patience", 0)):
-            if getattr(hp, name) < low:
-                raise InputError(f"{name} must be at least {low}, got {getattr(hp, name)}.")
+        check_at_least(1, hp, "memory")
+        check_at_least(0, hp, "prior", "patience")
         self.source = self.source_styles()
         self.first = next(iter(self.source))
         self.seen, self.weight = 0, 0.0  # images: all of them; those that running means still remember
