@@ -1,0 +1,162 @@
+"""A long and nasty stream through every guarded adapter: does memory stay flat, and does a finite answer always come?
+
+Small images, two at a time, in stretches: as trained; one class only; every image the same; now and then one that is
+NaN; and an order made to mislead, in which each stretch holds the images of which the trained model is surest that
+they show one class. Each adapter runs in a process of its own. Prints, for each, how much the process grew after the
+first batches, the accuracy of its answers beside the trained model's, and how often the guard stepped in.
+"""
+
+import json
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+import tyro
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import Tensor, nn
+
+from itta.adapters import ADAPTERS, Guard, adapt
+from itta.adapters.eata import fisher_information
+from itta.algorithms import ALGORITHMS, Algorithm, Task
+from itta.algorithms.base import Batch
+from itta.hparams import default
+from itta.nn.backbone import Backbone
+from itta.nn.style_bank import collect_styles
+
+SIZE, CLASSES = 16, 3
+STRETCH = 200  # batches
+WARM_UP = 1000  # batches before memory counts
+
+
+@dataclass(frozen=True)
+class Options:
+    batches: int = 20_000  # of the stream
+    batch: int = 2  # images in each
+    adapters: tuple[str, ...] = tuple(ADAPTERS)  # to run
+    guard: bool = True  # with the guard; without, the NaN images are left out
+    slots: int = 2  # processes at a time
+    json: bool = False  # print one JSON object {adapter: …} and nothing else
+
+
+@dataclass(frozen=True)
+class Found:
+    growth: float  # of the process's memory after the first batches, as a share
+    answered: float  # share of the answers that were finite
+    accuracy: float
+    source: float  # the trained model's, on the same images
+    interventions: dict[str, int]
+
+
+class Tiny(Backbone):
+    """Four convolutions with batch normalisation."""
+
+    block_names = ("block1", "block2", "block3", "block4")
+    dim = 16
+
+    def __init__(self) -> None:
+        super().__init__(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+        for name, n_in, stride in zip(self.block_names, (3, 16, 16, 16), (2, 1, 2, 1)):
+            conv = nn.Conv2d(n_in, 16, 3, stride, padding=1, bias=False)
+            setattr(self, name, nn.Sequential(conv, nn.BatchNorm2d(16), nn.ReLU()))
+
+    def stem(self, x: Tensor) -> Tensor:
+        return x
+
+
+def draw(n: int, tint: float, generator: torch.Generator) -> Batch:
+    """Stripes across, stripes down or a chequerboard, in a tint, noisy."""
+    y = torch.randint(CLASSES, (n,), generator=generator)
+    row, column = torch.meshgrid(torch.arange(SIZE), torch.arange(SIZE), indexing="ij")
+    patterns = torch.stack([row // 2 % 2, column // 2 % 2, (row // 2 + column // 2) % 2]).float()
+    colour = torch.tensor([1.0, 0.6, tint])[None, :, None, None]
+    return (0.6 * patterns[y][:, None] * colour + 0.4 * torch.rand(n, 3, SIZE, SIZE, generator=generator)), y
+
+
+def train(name: str) -> Algorithm:
+    """A model with what the adapter needs, trained for a moment on two tints."""
+    torch.manual_seed(0)
+    cls = ALGORITHMS[ADAPTERS[name].needs.training or "erm"]
+    model = cls(Task(tuple("abc"), ("warm", "cold"), SIZE, Tiny), default(cls.Hparams, lr=1e-2)).train()
+    for step in range(30):
+        generator = torch.Generator().manual_seed(step)
+        model.update([draw(16, tint, generator) for tint in (0.2, 1.0)])
+    images = {str(t): [draw(32, t, torch.Generator().manual_seed(99))[0]] for t in (0.2, 1.0)}
+    model.style_bank = collect_styles(model.backbone, images, model.backbone.block_names[:2])
+    model.fisher = fisher_information(model, [x for batch in images.values() for x in batch])
+    return model.eval()
+
+
+def stretch_of(model: Algorithm, number: int, images: int) -> Batch:
+    """The images of one stretch, in the order in which they come; the kinds take turns."""
+    generator = torch.Generator().manual_seed(1000 + number)
+    kind = number % 4
+    x, y = draw(images if kind == 0 else 3 * images, 0.6, generator)
+    if kind == 1:
+        chosen = (y == number // 4 % CLASSES).nonzero()[:, 0][:images]
+    elif kind == 2:
+        chosen = torch.zeros(images, dtype=torch.long)
+    elif kind == 3:
+        with torch.no_grad():
+            sure = model.predict(x).softmax(1)[:, number // 4 % CLASSES]
+        chosen = sure.argsort(descending=True)[:images]
+    else:
+        chosen = torch.arange(images)
+    return x[chosen], y[chosen]
+
+
+def memory() -> int:
+    """Bytes of the process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def run(name: str, options: Options) -> Found:
+    torch.set_num_threads(1)
+    model = train(name)
+    adapter = adapt(model, name, guard=options.guard)
+    warm_up = min(WARM_UP, options.batches // 2)
+    seen = finite = right = source_right = start = 0
+    for number in range(0, options.batches, STRETCH):
+        left = min(STRETCH, options.batches - number)
+        x, y = stretch_of(model, number // STRETCH, left * options.batch)
+        with torch.no_grad():
+            source_right += int((model.predict(x).argmax(1) == y).sum())
+        if options.guard:
+            x[:: 50 * options.batch] = float("nan")
+        for i, (images, labels) in enumerate(zip(x.split(options.batch), y.split(options.batch))):
+            if number + i == warm_up:
+                start = memory()
+            logits = adapter(images)
+            seen += len(labels)
+            finite += int(logits.isfinite().all(1).sum())
+            right += int((logits.argmax(1) == labels).sum())
+    counts = dict(adapter.counts) if isinstance(adapter, Guard) else {}
+    return Found(memory() / start - 1, finite / seen, right / seen, source_right / seen, counts)
+
+
+def main(options: Options) -> None:
+    found: dict[str, Found] = {}
+    with ProcessPoolExecutor(options.slots, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        futures = {name: pool.submit(run, name, options) for name in options.adapters}
+        for name in track(futures, "stream", console=Console(stderr=True), disable=options.json):
+            found[name] = futures[name].result()
+    if options.json:
+        print(json.dumps({name: asdict(f) for name, f in found.items()}))
+        return
+    table = Table("", "memory", "answered", "accuracy %", "trained model %", "guard")
+    for name, f in found.items():
+        did = ", ".join(f"{watch}: {n}" for watch, n in f.interventions.items())
+        table.add_row(
+            name, f"{f.growth:+.1%}", f"{f.answered:.1%}", f"{100 * f.accuracy:.1f}", f"{100 * f.source:.1f}", did
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    if not Path("/proc/self/statm").is_file():
+        sys.exit("error: this benchmark reads a process's memory from /proc, which this system has not.")
+    main(tyro.cli(Options, prog="python -m benchmarks.long_stream", description=__doc__))
