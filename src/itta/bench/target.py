@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,8 @@ def write_comparison(
     files = [out / "predictions.csv"]
     if target.labelled:
         for a, outcome in zip((adapt(adapter.model, "source"), adapter), outcomes):
-            records.append(out / "records.jsonl", record_of(model, a, target, outcome))
+            cost = {"seconds_per_image": outcome.seconds / len(outcome.labels)}
+            records.append(out / "records.jsonl", replace(record_of(model, a, target, outcome), logs=cost))
         window = max(1, min(200, len(before.correct) // 4))
         curves = {"source": [before.running_accuracy(window)], adapter.name: [after.running_accuracy(window)]}
         files += [out / "records.jsonl", plot_stream(out / "stream.png", curves, window, f"{target.name}: one pass")]
@@ -141,4 +142,5 @@ def record_of(model: Path, adapter: Adapter, target: Target, outcome: Outcome) -
         {target.name: {"all": outcome.accuracy}},
         description["hparams"],
         adapter.describe(),
+        calibration={target.name: {"all": outcome.calibration_error}},
     )
