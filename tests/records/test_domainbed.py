@@ -209,6 +209,14 @@ def test_an_unknown_data_set_is_written_and_told(tmp_path: Path) -> None:
     assert list(read_sweep(tmp_path / "sweep", Counter())) == [source(20, trial)]
 
 
+def test_runs_that_domainbed_cannot_tell_apart_are_kept_and_told(tmp_path: Path) -> None:
+    made = [source(20, replace(TRIAL, image_size=size)) for size in (32, 64, 96)]
+    told: Counter[str] = Counter()
+    assert write_sweep(tmp_path / "sweep", made, told) == 3
+    assert list(told.values()) == [2]
+    assert {r.trial.image_size for r in read_sweep(tmp_path / "sweep", Counter())} == {32, 64, 96}
+
+
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("")
     with pytest.raises(InputError, match="not an empty folder"):

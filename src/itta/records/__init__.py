@@ -30,11 +30,12 @@ class Record:
         return {"schema": SCHEMA} | asdict(self) | {"trial": self.trial.to_json()}
 
     @staticmethod
-    def from_json(values: Mapping[str, Any]) -> "Record":
+    def from_json(values: Mapping[str, Any], trial: Trial | None = None) -> "Record":
+        """Read a line's object; ``trial`` is its trial, where that has been read already."""
         if values.get("schema", 1) > SCHEMA:
             raise InputError(f"schema {values['schema']}, and this version reads up to {SCHEMA}: update itta.")
         rest = {k: v for k, v in values.items() if k not in ("schema", "trial")}
-        return Record(trial=Trial.from_json(values["trial"]), **rest)
+        return Record(trial=trial or Trial.from_json(values["trial"]), **rest)
 
 
 def append(path: Path, record: Record) -> None:
@@ -101,6 +102,7 @@ def read(path: Path, damaged: list[int] | None = None) -> Iterator[Record]:
     Any other line that is no JSON is skipped: its number goes to ``damaged``, or a warning counts them.
     """
     skipped: list[int] = [] if damaged is None else damaged
+    last: tuple[Any, Trial | None] = (None, None)  # the lines of a run share one trial
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
@@ -110,11 +112,13 @@ def read(path: Path, damaged: list[int] | None = None) -> Iterator[Record]:
                 skipped.append(number)
                 continue
             try:
-                yield Record.from_json(values)
+                record = Record.from_json(values, last[1] if last[0] == values["trial"] else None)
             except InputError as error:
                 raise InputError(f"{path}, line {number}: {error}") from None
             except (TypeError, KeyError) as error:
                 raise InputError(f"{path}, line {number} is not a record of this program ({error!r}).") from error
+            last = values["trial"], record.trial
+            yield record
     if skipped and damaged is None:
         warnings.warn(f"{path}: {len(skipped)} damaged lines were skipped", stacklevel=2)
 

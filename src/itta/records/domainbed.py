@@ -137,6 +137,9 @@ def write_sweep(folder: Path, records: Iterable[Record], told: Counter[str]) -> 
     for (_, algorithm), found in runs.items():
         found.sort(key=lambda r: r.step)
         args = arguments(found[0].trial, algorithm)
+        if (folder / run_name(args)).exists():
+            told["runs that differ in what DomainBed does not know, such as image size: it will mix them"] += 1
+            args["itta_trial"] = found[0].trial.key
         run = folder / run_name(args)
         run.mkdir(parents=True)
         lines = (to_domainbed(r, args, plain[r.trial.key, r.step]) for r in found)

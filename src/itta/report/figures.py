@@ -3,10 +3,10 @@
 from collections import defaultdict
 from pathlib import Path
 
-from itta.report.fill import Filled
+from itta.report.fill import Filled, average
 from itta.report.plots import plot_cost, plot_critical_difference, plot_domains, plot_sensitivity
+from itta.report.selection import mean
 from itta.report.significance import Ranks
-from itta.report.tables import mean_and_error
 
 COSTS = {"seconds_per_image": "seconds per image at test time", "step_time": "seconds per training step"}
 FEWEST = 3  # different values of a hyper-parameter worth a panel
@@ -37,16 +37,21 @@ def draw(folder: Path, filled: Filled, ranks: Ranks | None) -> list[Path]:
 
 
 def searched(filled: Filled) -> dict[str, dict[str, list[tuple[float, float, float]]]]:
-    """Row -> hyper-parameter -> (value, validation, target) of every trial; of models as trained."""
+    """Row -> hyper-parameter -> (value, validation, target) of every trial, of models as trained.
+
+    Validation and target are differences from their means over the trials with the same target.
+    """
     found: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
     for row in filled.layout.rows:
         runs = defaultdict(list)
         for column, cell in filled.targets[row.label].items() if row.adapter == "source" else ():
-            for choice in cell.search:
-                target = choice.record.accuracy.get(column.target, {}).get(filled.split)
+            trials = [c for c in cell.search if filled.split in c.record.accuracy.get(column.target, {})]
+            targets = [c.record.accuracy[column.target][filled.split] for c in trials]
+            for choice, target in zip(trials, targets):
+                validation = choice.validation - mean([c.validation for c in trials])
                 for name, value in choice.record.hparams.items():
-                    if target is not None and isinstance(value, (int, float)) and not isinstance(value, bool):
-                        runs[name].append((value, choice.validation, target))
+                    if isinstance(value, (int, float)) and not isinstance(value, bool):
+                        runs[name].append((value, validation, target - mean(targets)))
         telling = {name: values for name, values in runs.items() if len({v for v, _, _ in values}) >= FEWEST}
         if telling:
             found[row.label] = telling
@@ -58,7 +63,7 @@ def costs(filled: Filled, cost: str) -> dict[str, tuple[float, float, float]]:
     found = {}
     for row, cells in filled.targets.items():
         records = [r for cell in cells.values() for r in cell.records.values()]
-        values = [v for cell in cells.values() for v in cell.values.values()]
-        if records and all(cost in r.logs for r in records):
-            found[row] = (sum(r.logs[cost] for r in records) / len(records), *mean_and_error(values))
+        whole = average(list(cells.values()))
+        if whole.values and all(cost in r.logs for r in records):
+            found[row] = (mean([r.logs[cost] for r in records]), whole.mean, whole.error)
     return found

@@ -14,7 +14,6 @@ from itta.report.selection import SELECTIONS, Choice, Key, best_of_search, choos
 from itta.report.tables import mean_and_error
 from itta.trial import Trial
 
-Measure = Literal["accuracy", "calibration"]
 BASELINE = "ERM"  # the row that Score compares with
 SETTINGS_OF_A_RUN = ("steps", "backbone", "weights", "image_size", "augment", "strict")
 
@@ -64,14 +63,15 @@ class Filled:
 
 
 class Ledger:
-    """Records where they are found quickly: those of models by method and data set, those of adapters by checkpoint."""
+    """Records where they are found quickly: those of models by method and data set, all of them by trial."""
 
     def __init__(self, gathered: Gathered, options: Options) -> None:
         self.gathered, self.options = gathered, options
         self.models: dict[tuple[str, str], list[Record]] = defaultdict(list)
-        self.measured: dict[tuple[str, int], list[Record]] = defaultdict(list)
+        self.of_trial: dict[str, list[Record]] = defaultdict(list)
+        self.adapted = [r for r in gathered.records if r.adapter != "source"]
         for r in gathered.records:
-            self.measured[r.trial.key, r.step].append(r)
+            self.of_trial[r.trial.key].append(r)
             if r.adapter == "source":
                 self.models[r.trial.algorithm, dataset_name(r.trial.dataset)].append(r)
         if options.last_only:
@@ -84,7 +84,7 @@ class Ledger:
         targets = [r.accuracy[d] for r in self.gathered.records for d in r.trial.test_domains if d in r.accuracy]
         return "in" if all("in" in splits for splits in targets) else "all"
 
-    def cell(self, row: Row, column: Column, measure: Measure = "accuracy") -> Cell:
+    def cell(self, row: Row, column: Column) -> Cell:
         """The values of a row in a column: choose by the models' records, then look up what the row asks for."""
         models = [r for r in self.models.get((row.algorithm, column.dataset), ()) if row.takes_model(r)]
         own = [r for r in models if column.takes(r.trial)]
@@ -95,32 +95,31 @@ class Ledger:
         if not search:
             return Cell(reason=self.why_no_choice())
         choices = best_of_search(search) if self.options.over == "seeds" else search
-        found = {key: self.look_up(row, column, choice, measure) for key, choice in choices.items()}
+        found = {key: self.look_up(row, column, choice) for key, choice in choices.items()}
         records = {key: r for key, r in found.items() if isinstance(r, Record)}
         reasons = [reason for reason in found.values() if isinstance(reason, str)]
         for reason in reasons:
             self.notes[f"{row.label}, {column.label}: {reason}"] += 1
-        values = {key: getattr(r, measure)[column.target][self.split] for key, r in records.items()}
+        values = {key: r.accuracy[column.target][self.split] for key, r in records.items()}
         return Cell(values, "" if values else reasons[0].partition(":")[0], records, list(search.values()))
 
-    def look_up(self, row: Row, column: Column, choice: Choice, measure: Measure) -> Record | str:
+    def look_up(self, row: Row, column: Column, choice: Choice) -> Record | str:
         """What a row measured at a chosen checkpoint, or why it did not."""
-        at, model = self.measured[choice.record.trial.key, choice.record.step], choice.record
-        found = [r for r in at if row.takes_adapter(r)] if row.adapter != "source" else [model]
+        model = choice.record
+        adapted = [r for r in self.of_trial[model.trial.key] if row.takes_adapter(r)]
+        found = [r for r in adapted if r.step == model.step] if row.adapter != "source" else [model]
         if not found:
-            elsewhere = sorted(
-                r.step for r in self.gathered.records if r.trial.key == model.trial.key and row.takes_adapter(r)
-            )
-            hint = f", but at {', '.join(map(str, dict.fromkeys(elsewhere)))}: --last-only?" if elsewhere else ""
+            steps = ", ".join(map(str, sorted({r.step for r in adapted})))
+            hint = f", but at {steps}: --last-only?" if steps else ""
             return f"not adapted: {row.adapter} was not run at step {model.step}, which was selected{hint}"
         if len(found) > 1:
             return (
                 f"several settings: {row.adapter} was run with {differences(found)}; say which with --where adapter.…"
             )
-        splits = getattr(found[0], measure).get(column.target, {})
+        splits = found[0].accuracy.get(column.target, {})
         if self.split not in splits:
             known = f"measured on {', '.join(splits)}" if splits else f"{column.target} was not measured"
-            return f"no {measure} on split {self.split}: {known}"
+            return f"no accuracy on split {self.split}: {known}"
         return found[0]
 
     def why_no_run(self, row: Row, column: Column) -> str:
@@ -130,7 +129,7 @@ class Ledger:
         if any(map(is_it, self.gathered.started)):
             self.notes[f"{row.label}, {column.label}: started, nothing recorded: failed, or still running"] += 1
             return "failed or running"
-        if any(r.adapter != "source" and is_it(r.trial) and row.takes_model(r) for r in self.gathered.records):
+        if any(is_it(r.trial) and row.takes_model(r) for r in self.adapted):
             self.notes[f"{row.label}, {column.label}: the records of the training itself are missing"] += 1
             return "no validation"
         return "not run"
@@ -176,7 +175,7 @@ def fill(layout: Layout, gathered: Gathered, options: Options, calibration: bool
             cells[row.label][column.label] = single
         targets[row.label] = found
         if calibration:
-            errors[row.label] = average([ledger.cell(row, c, "calibration") for c in found])
+            errors[row.label] = average([calibration_of(cell, c.target, ledger.split) for c, cell in found.items()])
     runs = [choice.record.trial for row in targets.values() for cell in row.values() for choice in cell.search]
     notes = [
         *(f"{note} ({n}×)" if n > 1 else note for note, n in ledger.notes.items()),
@@ -184,6 +183,13 @@ def fill(layout: Layout, gathered: Gathered, options: Options, calibration: bool
         *cut(ledger, runs),
     ]
     return Filled(layout, options, ledger.split, cells, targets, notes, errors)
+
+
+def calibration_of(cell: Cell, target: str, split: str) -> Cell:
+    """The calibration errors of the records behind a cell."""
+    errors = {key: r.calibration.get(target, {}).get(split) for key, r in cell.records.items()}
+    values = {key: error for key, error in errors.items() if error is not None}
+    return Cell(values, "" if values else cell.reason or "not recorded")
 
 
 def average(cells: Sequence[Cell]) -> Cell:

@@ -28,7 +28,6 @@ ADAPTER_DEFAULTS: dict[str, dict[str, Any]] = {
         "depth": 5,
         "blocks": (),
         "per": "pixel",
-        "guard": None,
     },
 }
 
@@ -44,10 +43,12 @@ class Row:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the adapter
 
     def takes_model(self, r: Record) -> bool:
-        return r.trial.algorithm == self.algorithm and has(r.hparams, self.model)
+        known = {**MODEL_DEFAULTS.get(self.algorithm, {}), **r.hparams}
+        return r.trial.algorithm == self.algorithm and has(known, self.model)
 
     def takes_adapter(self, r: Record) -> bool:
-        return r.adapter == self.adapter and has(r.adapter_hparams, self.settings)
+        known = {**ADAPTER_DEFAULTS.get(self.adapter, {}), **r.adapter_hparams}
+        return r.adapter == self.adapter and has(known, self.settings)
 
 
 @dataclass(frozen=True)
@@ -257,33 +258,39 @@ def found(records: Sequence[Record]) -> Layout:
 
 
 def found_columns(records: Sequence[Record]) -> tuple[Column, ...]:
+    """The targets, each from its sources; runs that serve to select by leave-one-domain-out make no columns."""
     every: dict[str, set[str]] = {}
-    places: dict[tuple[str, tuple[str, ...], str], None] = {}
+    places: dict[tuple[str, tuple[str, ...], str], bool] = {}  # whether a run was made for it
     for r in records:
         dataset, trial = dataset_name(r.trial.dataset), r.trial
         every.setdefault(dataset, set()).update(trial.train_domains, trial.test_domains)
+        serves = len(trial.test_domains) == 2 and len(trial.train_domains) > 1
         for target in trial.test_domains:
-            places[dataset, tuple(sorted(trial.train_domains)), target] = None
+            place = dataset, tuple(sorted(trial.train_domains)), target
+            places[place] = places.get(place, False) or not serves
 
     def label(dataset: str, sources: tuple[str, ...], target: str) -> str:
         whole = {*sources, target} == every[dataset]
         return " ".join([dataset] * (len(every) > 1) + [target if whole else f"{'+'.join(sources)}→{target}"])
 
-    # runs with two targets serve to select those with one; where one source is left they are single-source runs
-    multi = {(d, t) for d, sources, t in places if {*sources, t} == every[d] and len(sources) > 1}
-    kept = [p for p in sorted(places) if (p[0], p[2]) not in multi or {*p[1], p[2]} == every[p[0]] or len(p[1]) == 1]
-    return tuple(Column(label(*p), *p) for p in kept)
+    def order(place: tuple[str, tuple[str, ...], str]) -> tuple[Any, ...]:
+        dataset, sources, target = place
+        return dataset, sources if len(sources) == 1 else (), target, sources
+
+    made_for = {dataset for (dataset, _, _), own in places.items() if own}
+    kept = [place for place, own in places.items() if own or place[0] not in made_for]
+    return tuple(Column(label(*place), *place) for place in sorted(kept, key=order))
 
 
 def found_rows(records: Sequence[Record]) -> tuple[Row, ...]:
-    """Algorithms in the order found, each as trained and then adapted; settings are named where they differ."""
+    """Algorithms by name, each as trained and then adapted; settings are named where they differ."""
     rows: list[Row] = []
-    for algorithm in dict.fromkeys(r.trial.algorithm for r in records):
+    for algorithm in sorted({r.trial.algorithm for r in records}):
         mine = [r for r in records if r.trial.algorithm == algorithm]
-        overridden = {name for r in mine for name in r.trial.overrides}
+        overridden = sorted({name for r in mine for name in r.trial.overrides})
         for model in variants({k: r.hparams.get(k) for k in overridden} for r in mine):
             same = [r for r in mine if has(r.hparams, model)]
-            adapters = sorted(dict.fromkeys(r.adapter for r in same), key=lambda a: a != "source")
+            adapters = sorted({r.adapter for r in same}, key=lambda a: (a != "source", a))
             for adapter in adapters:
                 settings = [r.adapter_hparams for r in same if r.adapter == adapter]
                 rows += [
@@ -299,17 +306,25 @@ def without_counts(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def variants(settings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The different settings, by those values alone that differ.
+    """The different settings, by those values alone that differ, in the order of the values.
 
-    >>> variants([{"lr": 1, "steps": 1}, {"lr": 1, "steps": 2}, {"lr": 1, "steps": 1}])
-    [{'steps': 1}, {'steps': 2}]
+    >>> variants([{"lr": 1, "steps": 10}, {"lr": 1, "steps": 2}, {"lr": 1, "steps": 10}])
+    [{'steps': 2}, {'steps': 10}]
     >>> variants([{"lr": 1}])
     [{}]
     """
     different = {plain(s): s for s in settings}
     names = dict.fromkeys(k for s in different.values() for k in s)
     telling = [k for k in names if len({plain(s.get(k)) for s in different.values()}) > 1]
-    return [{k: s.get(k) for k in telling} for s in different.values()]
+
+    def order(s: Mapping[str, Any]) -> list[tuple[bool, Any]]:
+        return [(not is_number(v), v if is_number(v) else str(v)) for v in s.values()]
+
+    return sorted(({k: s.get(k) for k in telling} for s in different.values()), key=order)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float))
 
 
 def label_of(algorithm: str, adapter: str, model: Mapping[str, Any], settings: Mapping[str, Any]) -> str:

@@ -122,45 +122,43 @@ def plot_domains(path: Path, results: Mapping[str, Mapping[str, tuple[float, flo
     """Bars for each domain, a bar for each method with its interval: method -> domain -> (mean, error)."""
     domains = list(dict.fromkeys(d for found in results.values() for d in found))
     width = 0.84 / len(results)
-    figure, ax = plt.subplots(figsize=(max(6.0, 0.24 * len(results) * len(domains) + 1.5), 3.4))
-    low = 100.0
+    size = (max(6.0, 0.24 * len(results) * len(domains) + 1.5), 3.8)
+    figure, ax = plt.subplots(figsize=size, layout="constrained")
     for i, (method, found) in enumerate(results.items()):
         colour, hatch, _ = style(i)
         x = [domains.index(d) + (i - (len(results) - 1) / 2) * width for d in found]
         means, errors = 100 * np.array(list(found.values())).reshape(-1, 2).T
-        ax.bar(
-            x,
-            means,
-            width,
-            yerr=errors,
-            label=method,
-            color=colour,
-            hatch=hatch,
-            ec="black",
-            lw=0.5,
-            error_kw={"lw": 0.9},
-        )
-        low = min([low, *(means - errors)])
-    ax.set_ylim(bottom=max(0.0, 5 * np.floor((low - 8) / 5)))
+        look: dict[str, Any] = {
+            "color": colour,
+            "hatch": hatch,
+            "ec": "black",
+            "lw": 0.5,
+            "error_kw": {"lw": 1.2, "capsize": 2},
+        }
+        ax.bar(x, means, width, yerr=errors, label=method, **look)
     ax.set_xticks(range(len(domains)), domains, fontsize=8)
     ax.set_ylabel("accuracy, %  (whisker: s.e.)", fontsize=8)
     ax.tick_params(axis="y", labelsize=7)
-    columns = min(len(results), 4)
-    ax.legend(fontsize=7, frameon=False, ncols=columns, loc="lower center", bbox_to_anchor=(0.5, 1.0), handleheight=1.2)
-    ax.text(0, -0.17, title, transform=ax.transAxes, fontsize=7, va="top", wrap=True)
+    ax.grid(axis="y", lw=0.3, color="#cccccc")
+    ax.set_axisbelow(True)
+    ax.set_title(title, fontsize=9)
+    figure.legend(fontsize=7, frameon=False, ncols=min(len(results), 4), loc="outside lower center", handleheight=1.2)
     clean(ax)
     return save(figure, path)
 
 
 def plot_sensitivity(path: Path, runs: Mapping[str, Sequence[tuple[float, float, float]]], title: str) -> Path:
-    """A panel for each hyper-parameter, a mark for each trial: name -> (value, validation, target)."""
+    """A panel for each hyper-parameter, two marks for each trial: name -> (value, validation, target).
+
+    Accuracies are differences from the mean of all trials with the same target, which would hide everything else.
+    """
     across = min(len(runs), 3)
     down = -(-len(runs) // across)
-    figure, axes = plt.subplots(
-        down, across, figsize=(2.9 * across + 0.4, 2.4 * down + 0.5), squeeze=False, sharey=True
-    )
+    size = (max(5.0, 2.9 * across + 0.4), 2.4 * down + 0.6)
+    figure, axes = plt.subplots(down, across, figsize=size, squeeze=False, sharey=True, layout="constrained")
     for ax, (name, found) in zip(axes.flat, runs.items()):
         value, validation, target = np.array(sorted(found)).T
+        ax.axhline(0, color="#cccccc", lw=0.8)
         ax.plot(value, 100 * validation, "o", ms=4, mfc="white", mec=PALETTE[0], label="source, held out (selects)")
         ax.plot(value, 100 * target, "^", ms=4, color=PALETTE[5], label="target")
         if value.min() > 0 and value.max() > 20 * value.min():
@@ -171,10 +169,10 @@ def plot_sensitivity(path: Path, runs: Mapping[str, Sequence[tuple[float, float,
     for ax in axes.flat[len(runs) :]:
         ax.set_visible(False)
     for row in axes:
-        row[0].set_ylabel("accuracy, %", fontsize=8)
-    figure.legend(*axes[0][0].get_legend_handles_labels(), fontsize=7, frameon=False, ncols=2, loc="upper center")
-    figure.suptitle(title, fontsize=9, y=1.06)
-    figure.tight_layout(rect=(0, 0, 1, 0.96))
+        row[0].set_ylabel("accuracy, points from\nthe mean of its target", fontsize=8)
+    handles = axes[0][0].get_legend_handles_labels()
+    figure.legend(*handles, fontsize=7, frameon=False, ncols=2, loc="outside lower center")
+    figure.suptitle(title, fontsize=9)
     return save(figure, path)
 
 
@@ -184,7 +182,17 @@ def plot_cost(path: Path, points: Mapping[str, tuple[float, float, float]], labe
     for i, (method, (cost, mean, error)) in enumerate(points.items()):
         colour, _, marker = style(i)
         ax.errorbar(
-            cost, 100 * mean, 100 * error, fmt=marker, color=colour, mec="black", mew=0.5, ms=7, lw=1, label=method
+            cost,
+            100 * mean,
+            100 * error,
+            fmt=marker,
+            color=colour,
+            mec="black",
+            mew=0.5,
+            ms=7,
+            lw=1,
+            capsize=3,
+            label=method,
         )
     costs = [cost for cost, _, _ in points.values()]
     if max(costs) > 20 * min(costs) > 0:
@@ -233,7 +241,7 @@ def plot_critical_difference(path: Path, ranks: Mapping[str, float], difference:
         ax.plot([ranks[ordered[first]] - 0.01 * span, ranks[ordered[last]] + 0.01 * span], [y, y], color="black", lw=3)
     ax.plot([low, low + difference], [1.5, 1.5], color="black", lw=1, marker="|", ms=7)
     ax.text(low + difference / 2, 1.65, f"critical difference {difference:.2f}", ha="center", va="bottom", fontsize=8)
-    ax.set_title(title, fontsize=8)
+    ax.set_title(title, fontsize=8, pad=14)
     ax.axis("off")
     return save(figure, path)
 

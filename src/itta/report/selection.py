@@ -8,10 +8,9 @@ checkpoint that was chosen for its model. A tie goes to the earlier step and the
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from itta.records import Record
-from itta.trial import Trial
 
 Key = tuple[int, ...]  # (trial seed,) or (trial seed, hyper-parameter seed, …)
 
@@ -81,7 +80,7 @@ def choose(own: Sequence[Record], pairs: Sequence[Record], target: str, rule: Ru
     by_run: dict[str, tuple[list[Record], list[Record]]] = {}
     for records, place in ((own, 0), (pairs, 1)):
         for r in records:
-            by_run.setdefault(settings_key(r.trial), ([], []))[place].append(r)
+            by_run.setdefault(r.trial.settings_key, ([], []))[place].append(r)
     choices: dict[Key, Choice] = {}
     for mine, others in by_run.values():
         choice = rule(mine, others, target)
@@ -92,11 +91,6 @@ def choose(own: Sequence[Record], pairs: Sequence[Record], target: str, rule: Ru
                 key = (*key[:2], (*key, 0)[2] + 1)
             choices[key] = choice
     return dict(sorted(choices.items()))
-
-
-def settings_key(trial: Trial) -> str:
-    """What runs of the same settings and seeds have in common, whatever their domains."""
-    return replace(trial, train_domains=(), test_domains=()).key
 
 
 def best_of_search(choices: Mapping[Key, Choice]) -> dict[Key, Choice]:

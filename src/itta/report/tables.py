@@ -16,7 +16,7 @@ LATEX = {
     "α": r"$\alpha$",
     "Θ": r"$\Theta$",
     "≥": r"$\geq$",
-    "√": r"$\sqrt{}$",
+    "√": r"$\surd$",
     "×": r"$\times$",
 }
 
