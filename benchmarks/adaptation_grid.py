@@ -35,7 +35,7 @@ from itta.data import load_dataset
 from itta.data.dataset import Images
 from itta.errors import InputError
 from itta.hparams import parse_settings
-from itta.records import cut_torn_line, replace_text
+from itta.records import append_line, replace_text
 from itta.report.tables import Table, percent, points
 from itta.seeds import derive_seed
 from itta.trial import Trial
@@ -158,7 +158,6 @@ def find(job: Job) -> type[Adapter]:
 def adapt_one(model: Model, images: int) -> None:
     """All streams of one model that have no row yet."""
     torch.set_num_threads(1)
-    cut_torn_line(model.rows)
     done = {row.cell for row in read(model.rows)}
     waiting = [job for job in model.jobs if (job.label, job.order, job.batch) not in done]
     if not waiting:
@@ -173,8 +172,7 @@ def adapt_one(model: Model, images: int) -> None:
         accuracy, note = run(trained, job, domain, chosen, trial.trial_seed)
         where = (Path(trial.dataset).name, target, trial.trial_seed)
         row = Row(*where, job.label, job.order, job.batch, len(chosen), before, accuracy, note)
-        with open(model.rows, "a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(row)) + "\n")
+        append_line(model.rows, json.dumps(asdict(row)))
 
 
 def run(trained: Algorithm, job: Job, domain: Images, chosen: np.ndarray, seed: int) -> tuple[float | None, str]:
@@ -190,9 +188,9 @@ def run(trained: Algorithm, job: Job, domain: Images, chosen: np.ndarray, seed: 
 
 
 def read(path: Path) -> list[Row]:
-    if not path.is_file():
-        return []
-    return [Row(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    """The rows there are; one torn by a crash is left out."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
+    return [Row(**json.loads(line)) for line in lines if line.endswith("\n")]
 
 
 def write(rows: Sequence[Row], out: Path, name: str) -> Path:

@@ -23,7 +23,7 @@ from itta.nn import BACKBONES
 
 TINTS = {"dawn": (255, 160, 90), "noon": (230, 230, 230), "night": (70, 90, 160)}
 TINY = ("--backbone", "small_cnn", "--weights", "none", "--image-size", "16", "--steps", "2")
-VERBS = ("demo", "train", "adapt", "tune", "predict", "list")
+VERBS = ("demo", "train", "adapt", "tune", "predict", "report", "records", "list")
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +216,8 @@ def test_adapting_compares_and_writes(where, models, drawn, tmp_path, capsys):
     found = list(records.read(tmp_path / "records.jsonl"))
     assert [r.adapter for r in found] == ["source", "itta"]
     assert found[1].accuracy["night"]["all"] == result["accuracy"]
+    assert all(0 <= r.calibration["night"]["all"] <= 1 for r in found)
+    assert all(r.logs["seconds_per_image"] > 0 for r in found)
     with Image.open(tmp_path / "stream.png") as image:
         image.load()
 

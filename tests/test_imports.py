@@ -19,7 +19,7 @@ BELOW: dict[str, set[str]] = {
     "hparams": {"errors", "seeds"},
     "functional": {"errors"},
     "trial": {"errors", "seeds", "hparams"},
-    "records": {"errors", "trial"},
+    "records": {"errors", "seeds", "trial"},
     "nn": {"errors", "seeds", "hparams", "functional"},
     "data": {"errors", "seeds", "functional"},
     "report": {"errors", "records", "trial"},

@@ -3,7 +3,8 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from itta.seeds import derive_seed
@@ -25,11 +26,16 @@ class Trial:
     strict: bool = False
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def key(self) -> str:
         """A name for this trial, the same on every machine."""
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+    @cached_property
+    def settings_key(self) -> str:
+        """The same for trials that differ in their domains alone."""
+        return replace(self, train_domains=(), test_domains=()).key
 
     @property
     def seed(self) -> int:

@@ -1,5 +1,6 @@
 """Feed a stream to an adapter once, in order, and keep score."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import torch
 from itta.adapters.base import Adapter
 from itta.data.dataset import Images
 from itta.data.loaders import stream
+from itta.report.calibration import expected_calibration_error
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,7 @@ class Outcome:
     labels: np.ndarray  # [N]
     predictions: np.ndarray  # [N]
     confidence: np.ndarray  # [N], probability of the predicted class
+    seconds: float = 0.0  # that the stream took
 
     @property
     def correct(self) -> np.ndarray:
@@ -27,6 +30,10 @@ class Outcome:
     @property
     def accuracy(self) -> float:
         return float(self.correct.mean())
+
+    @property
+    def calibration_error(self) -> float:
+        return expected_calibration_error(self.confidence, self.correct)
 
     def running_accuracy(self, window: int = 100) -> np.ndarray:
         """Accuracy over the last ``window`` images, at each image."""
@@ -55,9 +62,10 @@ def evaluate(
 ) -> Outcome:
     """Run the whole stream from a fresh adapter, so nothing leaks in from an earlier one."""
     adapter.reset()
-    parts, done = [], 0
+    parts, done, start = [], 0, time.perf_counter()
     for part in predictions(adapter, images, indices, batch_size, seed):
         parts.append(part)
         done += len(part[0])
         report(done, len(indices))
-    return Outcome(*(np.concatenate(column) for column in zip(*parts)))
+    indices, labels, predicted, confidence = (np.concatenate(column) for column in zip(*parts))
+    return Outcome(indices, labels, predicted, confidence, time.perf_counter() - start)

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,7 @@ def summarise(target: Target, adapter: Adapter, before: Outcome, after: Outcome)
             halves = np.array_split(outcome.correct, 2)
             rows[name] = [percent(outcome.accuracy), *(percent(half.mean()) if len(half) else "-" for half in halves)]
             if len(by_domain(target, outcome)) > 1:
-                rows[name] += [percent(a) for a in by_domain(target, outcome).values()]
+                rows[name] += [percent(part.accuracy) for part in by_domain(target, outcome).values()]
     changed = float((before.predictions != after.predictions).mean())
     rows["source"].append("-")
     rows[adapter.name].append(percent(changed))
@@ -138,9 +138,11 @@ def summarise(target: Target, adapter: Adapter, before: Outcome, after: Outcome)
     return result
 
 
-def by_domain(target: Target, outcome: Outcome) -> dict[str, float]:
-    """Accuracy on each domain of the stream."""
-    return {d: float(outcome.correct[own].mean()) for d, own in target.of_domains(outcome.indices).items() if own.any()}
+def by_domain(target: Target, outcome: Outcome) -> dict[str, Outcome]:
+    """What was said about each domain of the stream."""
+    parts = {domain: own for domain, own in target.of_domains(outcome.indices).items() if own.any()}
+    columns = (outcome.indices, outcome.labels, outcome.predictions, outcome.confidence)
+    return {domain: Outcome(*(column[own] for column in columns)) for domain, own in parts.items()}
 
 
 def write_comparison(
@@ -164,7 +166,8 @@ def write_comparison(
     files = [out / "predictions.csv"]
     if target.labelled:
         for a, outcome in zip((adapt(adapter.model, "source"), adapter), outcomes):
-            records.append(out / "records.jsonl", record_of(model, a, target, outcome, stream))
+            cost = {"seconds_per_image": outcome.seconds / len(outcome.labels)}
+            records.append(out / "records.jsonl", replace(record_of(model, a, target, outcome, stream), logs=cost))
         window = max(1, min(200, len(before.correct) // 4))
         curves = {"source": [before.running_accuracy(window)], adapter.name: [after.running_accuracy(window)]}
         files += [out / "records.jsonl", plot_stream(out / "stream.png", curves, window, f"{target.name}: one pass")]
@@ -183,14 +186,15 @@ def trial_of(model: Path) -> Trial:
 def record_of(
     model: Path, adapter: Adapter, target: Target, outcome: Outcome, stream: Mapping[str, Any] | None = None
 ) -> Record:
-    description = read_description(model)
+    description, parts = read_description(model), by_domain(target, outcome)
     return Record(
         trial_of(model),
         description["about"]["steps"],
         adapter.name,
-        {domain: {"all": accuracy} for domain, accuracy in by_domain(target, outcome).items()},
+        {domain: {"all": part.accuracy} for domain, part in parts.items()},
         description["hparams"],
         adapter.describe(),
         needs={**asdict(adapter.needs), "predicts": adapter.predicts},
         stream=dict(stream or {}),
+        calibration={domain: {"all": part.calibration_error} for domain, part in parts.items()},
     )

@@ -11,6 +11,8 @@ from itta.cli.adapt import adapt
 from itta.cli.demo import demo
 from itta.cli.list_ import list_
 from itta.cli.predict import predict
+from itta.cli.records import records
+from itta.cli.report import report
 from itta.cli.train import train
 from itta.cli.tune import tune
 from itta.errors import InputError
@@ -21,6 +23,8 @@ VERBS: dict[str, Callable[..., Any]] = {
     "adapt": adapt,
     "tune": tune,
     "predict": predict,
+    "report": report,
+    "records": records,
     "list": list_,
 }
 app = tyro.extras.SubcommandApp()

@@ -1,4 +1,4 @@
-"""Figures: what the domains look like, and how accuracy runs along a stream."""
+"""Figures. They are told apart by more than colour: hatches, markers and labels survive a grey printer."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +10,9 @@ matplotlib.use("Agg")  # files only: no screen is needed
 import matplotlib.pyplot as plt
 import numpy as np
 
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")  # Okabe and Ito's
+HATCHES = ("", "///", "...", "\\\\\\", "xxx", "+++", "ooo", "---")
+MARKERS = "osD^vPX*"
 COLOURS = {"plain": "#8a8a8a", "adapted": "#d1495b", "other": "#30638e", "third": "#edae49"}
 
 
@@ -107,3 +110,151 @@ def plot_summary(
     draw_bars(top, results)
     draw_stream(bottom, curves, window)
     return save(figure, path)
+
+
+def style(i: int) -> tuple[str, str, str]:
+    """Colour, hatch and marker of the i-th series; no two of the first 64 are alike in colour and hatch."""
+    n = len(PALETTE)
+    return PALETTE[i % n], HATCHES[(i + i // n) % n], MARKERS[(i + i // n) % n]
+
+
+def plot_domains(path: Path, results: Mapping[str, Mapping[str, tuple[float, float]]], title: str) -> Path:
+    """Bars for each domain, a bar for each method with its interval: method -> domain -> (mean, error)."""
+    domains = list(dict.fromkeys(d for found in results.values() for d in found))
+    width = 0.84 / len(results)
+    size = (max(6.0, 0.24 * len(results) * len(domains) + 1.5), 3.8)
+    figure, ax = plt.subplots(figsize=size, layout="constrained")
+    for i, (method, found) in enumerate(results.items()):
+        colour, hatch, _ = style(i)
+        x = [domains.index(d) + (i - (len(results) - 1) / 2) * width for d in found]
+        means, errors = 100 * np.array(list(found.values())).reshape(-1, 2).T
+        look: dict[str, Any] = {
+            "color": colour,
+            "hatch": hatch,
+            "ec": "black",
+            "lw": 0.5,
+            "error_kw": {"lw": 1.2, "capsize": 2},
+        }
+        ax.bar(x, means, width, yerr=errors, label=method, **look)
+    ax.set_xticks(range(len(domains)), domains, fontsize=8)
+    ax.set_ylabel("accuracy, %  (whisker: s.e.)", fontsize=8)
+    ax.tick_params(axis="y", labelsize=7)
+    ax.grid(axis="y", lw=0.3, color="#cccccc")
+    ax.set_axisbelow(True)
+    ax.set_title(title, fontsize=9)
+    figure.legend(fontsize=7, frameon=False, ncols=min(len(results), 4), loc="outside lower center", handleheight=1.2)
+    clean(ax)
+    return save(figure, path)
+
+
+def plot_sensitivity(path: Path, runs: Mapping[str, Sequence[tuple[float, float, float]]], title: str) -> Path:
+    """A panel for each hyper-parameter, two marks for each trial: name -> (value, validation, target).
+
+    Accuracies are differences from the mean of all trials with the same target, which would hide everything else.
+    """
+    across = min(len(runs), 3)
+    down = -(-len(runs) // across)
+    size = (max(5.0, 2.9 * across + 0.4), 2.4 * down + 0.6)
+    figure, axes = plt.subplots(down, across, figsize=size, squeeze=False, sharey=True, layout="constrained")
+    for ax, (name, found) in zip(axes.flat, runs.items()):
+        value, validation, target = np.array(sorted(found)).T
+        ax.axhline(0, color="#cccccc", lw=0.8)
+        ax.plot(value, 100 * validation, "o", ms=4, mfc="white", mec=PALETTE[0], label="source, held out (selects)")
+        ax.plot(value, 100 * target, "^", ms=4, color=PALETTE[5], label="target")
+        if value.min() > 0 and value.max() > 20 * value.min():
+            ax.set_xscale("log")
+        ax.set_xlabel(name, fontsize=8)
+        ax.tick_params(labelsize=7)
+        clean(ax)
+    for ax in axes.flat[len(runs) :]:
+        ax.set_visible(False)
+    for row in axes:
+        row[0].set_ylabel("accuracy, points from\nthe mean of its target", fontsize=8)
+    handles = axes[0][0].get_legend_handles_labels()
+    figure.legend(*handles, fontsize=7, frameon=False, ncols=2, loc="outside lower center")
+    figure.suptitle(title, fontsize=9)
+    return save(figure, path)
+
+
+def plot_cost(path: Path, points: Mapping[str, tuple[float, float, float]], label: str) -> Path:
+    """Accuracy against cost, a labelled mark for each method: method -> (cost, mean, error)."""
+    figure, ax = plt.subplots(figsize=(5.2, 3.4))
+    for i, (method, (cost, mean, error)) in enumerate(points.items()):
+        colour, _, marker = style(i)
+        ax.errorbar(
+            cost,
+            100 * mean,
+            100 * error,
+            fmt=marker,
+            color=colour,
+            mec="black",
+            mew=0.5,
+            ms=7,
+            lw=1,
+            capsize=3,
+            label=method,
+        )
+    costs = [cost for cost, _, _ in points.values()]
+    if max(costs) > 20 * min(costs) > 0:
+        ax.set_xscale("log")
+    else:
+        ax.set_xlim(left=0)
+    ax.set_xlabel(label, fontsize=8)
+    ax.set_ylabel("accuracy, %  (whisker: s.e.)", fontsize=8)
+    ax.tick_params(labelsize=7, which="both")
+    ax.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    ax.grid(lw=0.3, color="#cccccc")
+    clean(ax)
+    return save(figure, path)
+
+
+def plot_critical_difference(path: Path, ranks: Mapping[str, float], difference: float, title: str) -> Path:
+    """Mean ranks on a line, best at the left; a bar joins those that Nemenyi's test does not tell apart."""
+    ordered = sorted(ranks, key=lambda row: ranks[row])
+    groups = indistinct([ranks[row] for row in ordered], difference)
+    lines = -(-len(ordered) // 2)
+    top = 0.9 + 0.28 * len(groups)
+    figure, ax = plt.subplots(figsize=(6.4, 0.34 * (lines + top) + 0.9))
+    low, high = int(np.floor(min(ranks.values()))), int(np.ceil(max(ranks.values())))
+    high = max(high, low + 1)
+    span = high - low
+    ax.hlines(0, low, high, color="black", lw=1)
+    for tick in range(low, high + 1):
+        ax.vlines(tick, 0, 0.18, color="black", lw=1)
+        ax.text(tick, 0.28, str(tick), ha="center", va="bottom", fontsize=8)
+    for i, row in enumerate(ordered):
+        left = i < lines
+        y = -top - 0.75 * (i if left else len(ordered) - 1 - i)
+        edge = low - 0.06 * span if left else high + 0.06 * span
+        ax.plot([ranks[row], ranks[row], edge], [0, y, y], color="#555555", lw=0.8)
+        text = f"{row}  {ranks[row]:.2f}" if left else f"{ranks[row]:.2f}  {row}"
+        ax.text(
+            edge - 0.01 * span if left else edge + 0.01 * span,
+            y,
+            text,
+            ha="right" if left else "left",
+            va="center",
+            fontsize=8,
+        )
+    for i, (first, last) in enumerate(groups):
+        y = -0.35 - 0.28 * i
+        ax.plot([ranks[ordered[first]] - 0.01 * span, ranks[ordered[last]] + 0.01 * span], [y, y], color="black", lw=3)
+    ax.plot([low, low + difference], [1.5, 1.5], color="black", lw=1, marker="|", ms=7)
+    ax.text(low + difference / 2, 1.65, f"critical difference {difference:.2f}", ha="center", va="bottom", fontsize=8)
+    ax.set_title(title, fontsize=8, pad=14)
+    ax.axis("off")
+    return save(figure, path)
+
+
+def indistinct(ranks: Sequence[float], difference: float) -> list[tuple[int, int]]:
+    """The longest stretches of sorted ranks that lie within the difference.
+
+    >>> indistinct([1.0, 1.5, 2.2, 4.0], 1.0)
+    [(0, 1), (1, 2)]
+    """
+    stretches: list[tuple[int, int]] = []
+    for first in range(len(ranks)):
+        last = max(i for i in range(len(ranks)) if ranks[i] - ranks[first] <= difference)
+        if last > first and not (stretches and stretches[-1][1] >= last):
+            stretches.append((first, last))
+    return stretches

@@ -1,7 +1,24 @@
 """Tables, and numbers as they stand in them: percentages with one decimal, mean ± standard error."""
 
-from collections.abc import Sequence
+import html
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+
+from tabulate import tabulate
+
+BOLD = "\ue000", "\ue001"  # stand for the marks of each format until its own escapes are done
+LATEX = {
+    BOLD[0]: r"\textbf{",
+    BOLD[1]: "}",
+    "±": r"$\pm$",
+    "→": r"$\rightarrow$",
+    "−": "$-$",
+    "α": r"$\alpha$",
+    "Θ": r"$\Theta$",
+    "≥": r"$\geq$",
+    "√": r"$\surd$",
+    "×": r"$\times$",
+}
 
 
 @dataclass(frozen=True)
@@ -9,16 +26,60 @@ class Table:
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    best: Collection[tuple[int, int]] = ()  # (row, column) of cells that stand out
+    notes: Sequence[str] = ()
 
     def to_markdown(self) -> str:
         """
         >>> print(Table("", ["method", "mean"], [["ERM", "46.1"]]).to_markdown())
-        | method | mean |
-        | --- | ---: |
-        | ERM | 46.1 |
+        | method   |   mean |
+        |:---------|-------:|
+        | ERM      |   46.1 |
         """
-        lines = [list(self.columns), ["---"] + ["---:"] * (len(self.columns) - 1), *map(list, self.rows)]
-        return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+        marks = {"|": "\\|", BOLD[0]: "**", BOLD[1]: "**"}
+        return self.render("pipe", [[translate(cell, marks) for cell in row] for row in (self.columns, *self.marked())])
+
+    def to_latex(self) -> str:
+        """For booktabs, with the title as its caption and the notes below."""
+        body = translate(self.render("latex_booktabs", [self.columns, *self.marked()]), LATEX)
+        notes = [rf"\par\footnotesize {latex(note)}" for note in self.notes]
+        return "\n".join(
+            [r"\begin{table}", r"\centering", rf"\caption{{{latex(self.title)}}}", body, *notes, r"\end{table}"]
+        )
+
+    def to_html(self) -> str:
+        body = translate(self.render("html", [self.columns, *self.marked()]), {BOLD[0]: "<b>", BOLD[1]: "</b>"})
+        caption = f"<caption>{html.escape(self.title)}</caption>"
+        notes = [f"<p>{html.escape(note)}</p>" for note in self.notes]
+        return "\n".join([body.replace("<table>", f"<table>\n{caption}", 1), *notes])
+
+    def to_text(self) -> str:
+        """Markdown with its title and notes."""
+        return "\n".join([self.title, "", self.to_markdown(), *(f"\n{note}" for note in self.notes)])
+
+    def marked(self) -> list[list[str]]:
+        return [
+            [BOLD[0] + cell + BOLD[1] if (i, j) in self.best else cell for j, cell in enumerate(row)]
+            for i, row in enumerate(self.rows)
+        ]
+
+    def render(self, format: str, cells: Sequence[Sequence[str]]) -> str:
+        align = ["left"] + ["right"] * (len(self.columns) - 1)
+        return str(tabulate(cells[1:], cells[0], format, disable_numparse=True, colalign=align if cells[1:] else None))
+
+
+def translate(text: str, marks: Mapping[str, str]) -> str:
+    return text.translate({ord(mark): meaning for mark, meaning in marks.items()})
+
+
+def latex(text: str) -> str:
+    """Text with everything escaped that LaTeX would take for its own.
+
+    >>> latex("50 % ± f_w")
+    '50 \\\\% $\\\\pm$ f\\\\_w'
+    """
+    own = {c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\^{}"}
+    return translate(text, own | LATEX)
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:

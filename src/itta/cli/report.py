@@ -1,0 +1,99 @@
+"""itta report: records as tables and figures."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from itta.cli.screen import print_json
+from itta.errors import InputError, unknown
+from itta.hparams import parse_settings
+
+Conditions = Annotated[tuple[str, ...], arg(metavar="NAME=VALUE …")]
+
+
+def report(
+    records: Annotated[Positional[tuple[Path, ...]], arg(metavar="RECORDS …")],
+    table: str = "found",
+    selection: Literal["training-domain", "leave-one-domain-out", "oracle"] = "training-domain",
+    over: Literal["seeds", "trials"] = "seeds",
+    split: Literal["auto", "in", "out", "all"] = "auto",
+    last_only: bool = False,
+    where: Conditions = (),
+    beside_paper: bool = False,
+    calibration: bool = False,
+    compare: str | None = None,
+    format: Literal["markdown", "latex", "csv", "html"] = "markdown",
+    out: Path | None = None,
+    figures: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Make a table of records: one of the paper's, or one of everything found.
+
+    Examples: itta report runs/; itta report runs/ --table ablation --format latex --out ablation.tex;
+    itta report records.jsonl --table pacs --beside-paper; itta report runs/ --compare erm --figures figures/
+
+    Args:
+        records: Files of records, or folders with such files.
+        table: found, or a table of the paper: multi-source, pacs, vlcs, officehome, terraincognita, domainnet,
+            single-source, ttt, ablation, alpha, augmentation, steps, structures, locations, learnable-loss.
+        selection: How the checkpoint and the hyper-parameters are chosen; oracle looks at labels of the target.
+        over: Mean over trial seeds, each with its best hyper-parameters (DomainBed), or over all trials (the paper).
+        split: Images of the target: in (DomainBed), out, all; auto is in where everything was measured on it, else all.
+        last_only: Consider the last checkpoint of each run only, the one that is kept as a model.
+        where: Keep records with these values: steps=5001, backbone=resnet18, hparams.lr=5e-05, adapter.lr=0.0001.
+        beside_paper: Show the paper's figures below ours.
+        calibration: Add the expected calibration error.
+        compare: Also compare every row with this one.
+        format: markdown, latex (booktabs), csv (a line for each cell), html.
+        out: File to write; the screen if not given.
+        figures: Also draw figures into this folder.
+        json: Print as JSON.
+    """
+    from itta.records import replace_text
+    from itta.report import significance
+    from itta.report.figures import draw
+    from itta.report.fill import Options, fill
+    from itta.report.gather import gather
+    from itta.report.layouts import TABLES, found
+    from itta.report.present import plain_rows, present, to_csv
+    from itta.report.published import published
+
+    if not records:
+        raise InputError("no records to report: name files of records, or folders that have them.")
+    if table != "found" and table not in TABLES:
+        raise unknown("table", table, ["found", *TABLES])
+    paper = published()[table] if beside_paper and table != "found" else None
+    if beside_paper and paper is None:
+        raise InputError(f"--beside-paper needs a table of the paper: --table {', '.join(TABLES)}.")
+    gathered = gather(records, parse_settings(where))
+    layout = TABLES[table] if table != "found" else found(gathered.records)
+    filled = fill(layout, gathered, Options(selection, over, split, last_only), calibration)
+    values = significance.measurements(filled)
+    comparisons = significance.compare(values, compare) if compare else []
+    drawn = draw(figures, filled, significance.rank(values)) if figures else []
+    if json:
+        rows = plain_rows(filled, paper)
+        told = {
+            "notes": list(filled.notes),
+            "comparisons": [vars(c) for c in comparisons],
+            "figures": [str(f) for f in drawn],
+        }
+        print_json({"table": table, "cells": rows, **told})
+        return
+    tables = [present(filled, paper)] + ([significance.comparison_table(comparisons, compare)] if compare else [])
+    if format == "csv":
+        text = to_csv(plain_rows(filled, paper))
+    else:
+        text = (
+            "\n\n".join({"markdown": t.to_text, "latex": t.to_latex, "html": t.to_html}[format]() for t in tables)
+            + "\n"
+        )
+    if out:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(out, text)
+    else:
+        print(text, end="")
+    for file in (*([out] if out else []), *drawn):
+        print(file, file=sys.stderr)  # what a pipe takes is the table alone
