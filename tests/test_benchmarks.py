@@ -16,7 +16,11 @@ STEPS = (
     "erm", "consistency", "itta", "itta last", "itta paper", "itta every 5", "itta double backward",
     "itta double backward shared",
 )  # fmt: skip
-ADAPTS = ("source", "itta", "itta channel", "itta last", "itta 2 steps", "itta 3 steps", "itta episodic")
+ADAPTS = (
+    "source", "itta", "itta channel", "itta last", "itta 2 steps", "itta 3 steps", "itta episodic", "itta+", "t3a",
+    "lame", "shot", "sar",
+)  # fmt: skip
+WITH_BATCH_NORM = (*ADAPTS, "tent", "bn_adapt", "eata")
 
 KINDS = {
     "dann": {"dann generator", "dann discriminator"},

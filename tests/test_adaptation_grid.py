@@ -1,0 +1,117 @@
+"""The grid of streams: every cell once, none twice, nothing lost by an interruption; and the long stream."""
+
+import csv
+import importlib
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).parents[1]
+DOMAINS = ("dawn", "noon", "night")
+
+
+@pytest.fixture
+def grid(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT))
+    return importlib.import_module("benchmarks.adaptation_grid")
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    root, rng = tmp_path / "photos", np.random.default_rng(0)
+    for domain in DOMAINS:
+        for axis, label in enumerate(("across", "down")):
+            (root / domain / label).mkdir(parents=True)
+            for i in range(6):
+                pixels = (np.indices((16, 16))[axis] // 3 % 2)[..., None] * rng.integers(60, 255, 3)
+                Image.fromarray(pixels.astype(np.uint8)).save(root / domain / label / f"{i}.png")
+    return root
+
+
+@pytest.fixture
+def options(grid: ModuleType, photos: Path, tmp_path: Path) -> Any:
+    return grid.Options(
+        out=tmp_path / "grid", data=(str(photos),), seeds=1, images=8, steps=1, batch_size=4, image_size=16,
+        backbone="small_cnn", weights="none", adapters=("itta+", "t3a", "tent", "lame"), set=("lame.neighbours=2",),
+    )  # fmt: skip
+
+
+def rows_of(options: Any, name: str = "grid") -> list[dict[str, str]]:
+    return list(csv.DictReader((options.out / f"{name}.csv").open(newline="")))
+
+
+def test_every_cell_once_and_an_interruption_loses_nothing(grid: ModuleType, options: Any, capsys: Any) -> None:
+    grid.main(options)
+    rows = rows_of(options)
+    cells = [(r["target"], r["adapter"], r["order"], r["batch"]) for r in rows]
+    assert len(cells) == len(set(cells)) == 3 * (3 * 9 + 1)
+    whole = {(o, str(b)) for o in ("iid", "sorted", "dirichlet") for b in (1, 16, 64)}
+    assert {(r["order"], r["batch"]) for r in rows if r["adapter"] == "t3a"} == whole
+    assert {(r["order"], r["batch"]) for r in rows if r["adapter"] == "lame"} == {("iid", "32")}
+    for r in rows:
+        assert r["images"] == "8"
+        if r["adapter"] == "tent":  # the small network has no batch normalisation
+            assert r["accuracy"] == ""
+            assert "adapts batch normalisation" in r["note"]
+        else:
+            assert float(r["accuracy"]) * 8 == round(float(r["accuracy"]) * 8)
+    printed = Path(capsys.readouterr().out.strip())
+    assert "### itta+: points gained over the trained model (worst cell" in printed.read_text()
+    assert re.search(r"\| tent +\|( +– \|){4}", printed.read_text())
+
+    models = grid.models(options)
+    first = models[0].rows
+    lines = first.read_text().splitlines(keepends=True)
+    first.write_text("".join(lines[:-1]) + lines[-1][:20])  # as a crash would leave it
+    others = {m.rows: m.rows.read_bytes() for m in models[1:]}
+    grid.main(options)
+    assert rows_of(options) == rows
+    assert first.read_text().splitlines(keepends=True) == lines
+    assert {path: path.read_bytes() for path in others} == others
+
+
+def test_the_ablation_runs_every_variant(grid: ModuleType, options: Any) -> None:
+    few = [m for m in grid.models(replace(options, ablation=True)) if m.trial.test_domains == ("night",)]
+    (model,) = few
+    grid.run_local({"night": (model.trial, model.folder)}, 1)
+    grid.adapt_one(model, 4)
+    rows = grid.read(model.rows)
+    assert [r.adapter for r in rows] == list(grid.variants())
+    assert all(r.accuracy is not None for r in rows), [r.note for r in rows]
+    assert len({r.before for r in rows}) == 1
+
+
+def test_a_method_with_a_training_of_its_own_gets_a_model_of_its_own(grid: ModuleType, options: Any) -> None:
+    models = grid.models(replace(options, adapters=("t3a", "ttt")))
+    assert [(m.trial.algorithm, len(m.jobs)) for m in models] == 3 * [("itta", 9), ("ttt", 1)]
+    assert len({m.folder for m in models} | {m.rows for m in models}) == 12
+
+
+def test_gains_are_means_over_seeds(grid: ModuleType) -> None:
+    def row(seed: int, before: float, accuracy: float | None) -> Any:
+        return grid.Row("photos", "night", seed, "t3a", "iid", 16, 10, before, accuracy)
+
+    assert grid.gain([row(0, 0.5, 0.7), row(1, 0.5, 0.4), row(2, 0.9, None)]) == pytest.approx(0.05)
+    assert grid.gain([row(0, 0.5, None)]) is None
+    table = grid.plainest_table([row(0, 0.5, 0.7), row(1, 0.5, 0.4)])
+    assert table.rows == [["t3a", "+5.0", "+5.0"]]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="memory is read from /proc")
+def test_the_long_stream_is_answered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    long_stream = importlib.import_module("benchmarks.long_stream")
+    long_stream.main(long_stream.Options(batches=60, adapters=("itta+", "tent"), slots=1, json=True))
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"itta+", "tent"}
+    for of_adapter in found.values():
+        assert of_adapter["answered"] == 1.0
+        assert of_adapter["interventions"]["non-finite image"] > 0
+        assert 0 <= of_adapter["accuracy"] <= 1
