@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,18 @@ class Record:
 
 
 def append(path: Path, record: Record) -> None:
-    """Add a line and see it onto the disk; one write, so that writers do not mix their lines.
+    append_lines(path, [record.to_json()])
+
+
+def append_lines(path: Path, values: Sequence[Mapping[str, Any]]) -> None:
+    """Add a line each and see them onto the disk; one write, so that writers do not mix their lines.
 
     What a crash left of an earlier line is cut off first, or the two would run together.
     """
-    line = json.dumps(record.to_json()) + "\n"
+    text = "".join(json.dumps(v) + "\n" for v in values)
     cut_torn_line(path)
     with open(path, "ab") as file:
-        file.write(line.encode())
+        file.write(text.encode())
         file.flush()
         os.fsync(file.fileno())
 
@@ -57,17 +61,21 @@ def cut_torn_line(path: Path) -> None:
 
 def read(path: Path) -> Iterator[Record]:
     """Yield the records; a last line torn by a crash is left out."""
+    return map(Record.from_json, read_lines(path))
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     with open(path, encoding="utf-8") as file:
         for line in file:
             if line.endswith("\n"):
-                yield Record.from_json(json.loads(line))
+                yield json.loads(line)
 
 
 def keep_until(path: Path, step: int) -> None:
-    """Drop what was recorded after a step, and a torn line, before a run goes on from that step."""
+    """Drop the lines of later steps, and a torn one, before a run goes on from that step."""
     if not path.exists():
         return
-    kept = [json.dumps(r.to_json()) + "\n" for r in read(path) if r.step <= step]
+    kept = [json.dumps(v) + "\n" for v in read_lines(path) if v["step"] <= step]
     replace_text(path, "".join(kept))
 
 

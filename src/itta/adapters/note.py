@@ -14,9 +14,10 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs, check_images
+from itta.adapters.base import Needs, check_images, with_tensors
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import norm_affine
+from itta.algorithms.base import Algorithm
 from itta.errors import InputError
 from itta.functional.entropy import entropy
 from itta.hparams import hp
@@ -91,6 +92,9 @@ class NOTE(GradientAdapter):
 
     def run(self, x: Tensor) -> Tensor:
         return functional_call(self.model, without_prefix("running.", self.extra), (x,))
+
+    def network(self) -> Algorithm:
+        return with_tensors(self.model, without_prefix("running.", self.extra))
 
     def remember(self, image: Tensor, label: int, keep: float, which: float) -> None:
         """Offer an image to the memory; the last two are uniform draws."""
