@@ -49,6 +49,29 @@ def test_shapes(name: str, dtype: torch.dtype, trained_for: Trained, stream: lis
         assert not logits.requires_grad
 
 
+@pytest.mark.parametrize("name", [n for n, a in ADAPTERS.items() if a.needs.changes != "nothing" and n != "t3a"])
+def test_the_network_to_look_into_is_the_one_that_predicts(
+    name: str, trained_for: Trained, stream: list[Tensor]
+) -> None:
+    """After some batches; as the method has it, before or after its update on the next."""
+    settings = {"cotta": {"threshold": 0.0}, "memo": {"episodic": False}, "mt3": {"episodic": False}}  # no views
+    adapter = adapt(trained_for(name), name, **settings.get(name, {}))
+    run(adapter, stream[:3])
+    x = stream[3][:1] if name in ("memo", "mt3", "ttt") else stream[3]  # which learn image by image
+
+    def look() -> Tensor:
+        network = adapter.network()
+        with torch.no_grad():
+            return network.classify(network.backbone(network.inputs(x), adapter.adapt_block))
+
+    before = look()
+    logits = adapter(x)
+    expected = before if ADAPTERS[name].predicts == "before" else look()
+    torch.testing.assert_close(logits, expected)
+    guarded = adapt(trained_for(name), name, guard=True, **settings.get(name, {}))
+    assert guarded.network() is not guarded.model  # the trained one, which the guard keeps to compare with
+
+
 @pytest.mark.parametrize("name", ADAPTERS)
 @pytest.mark.parametrize("training", [True, False])
 def test_the_trained_model_is_left_alone(name: str, training: bool, trained_for: Trained, stream: list[Tensor]) -> None:

@@ -102,11 +102,12 @@ def inputs(trained: Algorithm, reach: float) -> tuple[Tensor, bool]:
 def describe(f_w: AffineStack, h: Tensor, sampled: Tensor, start: Tensor) -> dict[str, Any]:
     """How many dimensions do what, and how far f_w is from where it began: ReLU, or with one layer the identity."""
     at_zero = f_w(torch.zeros_like(h[0]))
-    kinds = kinds_of(sampled[0], at_zero, sampled[-1])
+    kinds = kinds_of((h == 0).all(0), sampled[0], at_zero, sampled[-1])
     moved = (sampled - start).square().mean().sqrt() / start.square().mean().sqrt()
     return {
         "dimensions": h.shape[1],
         "layers": len(f_w.weight),
+        "idle": kinds["input always 0"],
         "dead": kinds["constant (dead)"],
         "kinds": kinds,
         "change_since_start": float(moved),
@@ -115,18 +116,20 @@ def describe(f_w: AffineStack, h: Tensor, sampled: Tensor, start: Tensor) -> dic
     }
 
 
-def kinds_of(at_low: Tensor, at_zero: Tensor, at_high: Tensor) -> Mapping[str, int]:
-    """Count dimensions by the side of zero on which f_w answers.
+def kinds_of(idle: Tensor, at_low: Tensor, at_zero: Tensor, at_high: Tensor) -> Mapping[str, int]:
+    """Count dimensions by the side of zero on which f_w answers; ``idle`` are those whose input is always zero.
 
     A layer ReLU(a·h + b) never changes direction, hence neither does a stack of them: it is constant between two points
     if and only if it has the same value at both, so the ends tell, and no sample can be missed in between.
 
-    >>> kinds_of(torch.tensor([0.0, 0, 1, 1]), torch.tensor([0.0, 0, 0, 0]), torch.tensor([0.0, 2, 0, -1]))
-    {'constant (dead)': 1, 'answers h > 0 only': 1, 'answers h < 0 only': 1, 'answers both': 1}
+    >>> low, zero, high = torch.tensor([0.0, 0, 0, 1, 1]), torch.zeros(5), torch.tensor([0.0, 0, 2, 0, -1])
+    >>> list(kinds_of(torch.tensor([1, 0, 0, 0, 0]).bool(), low, zero, high).values())
+    [1, 1, 1, 1, 1]
     """
     below, above = at_low != at_zero, at_high != at_zero
     return {
-        "constant (dead)": int((~below & ~above).sum()),
+        "input always 0": int(idle.sum()),
+        "constant (dead)": int((~idle & ~below & ~above).sum()),
         "answers h > 0 only": int((~below & above).sum()),
         "answers h < 0 only": int((below & ~above).sum()),
         "answers both": int((below & above).sum()),

@@ -68,12 +68,13 @@ def plot_fw(
     """f_w(h) of each dimension over its range, [points, dims]; what that was at the start; and the kinds."""
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
     figure.suptitle(title, fontsize=9)
-    left.plot(h, out, color=COLOURS["other"], lw=0.5, alpha=min(1.0, 30 / h.shape[1]))
+    faint = max(0.15, min(1.0, 30 / h.shape[1]))
+    left.plot(h, out, color=COLOURS["other"], lw=0.5, alpha=faint)
     widest = int((h[-1] - h[0]).argmax())
     left.plot(h[:, widest], start[:, widest], color=COLOURS["adapted"], lw=1.2, ls="--", label="at the start")
     left.set_ylabel("f_w(h), a line for each dimension", fontsize=8)
     left.legend(fontsize=7, frameon=False)
-    middle.plot(h, out - start, color=COLOURS["other"], lw=0.5, alpha=min(1.0, 30 / h.shape[1]))
+    middle.plot(h, out - start, color=COLOURS["other"], lw=0.5, alpha=faint)
     middle.set_ylabel("change since the start", fontsize=8)
     for ax in (left, middle):
         ax.set_xlabel("h, an entry of z − z'", fontsize=8)
@@ -84,6 +85,6 @@ def plot_fw(
     right.set_yticks(y, list(kinds), fontsize=8)
     right.set_xlabel("dimensions", fontsize=8)
     for ax in (left, middle, right):
-        ax.tick_params(axis="x", labelsize=7)
+        ax.tick_params(labelsize=7)
         clean(ax)
     return save(figure, path)
