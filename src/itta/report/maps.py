@@ -12,17 +12,18 @@ from itta.report.plots import COLOURS, clean, plt, save
 def plot_heats(
     path: Path, pictures: np.ndarray, rows: Sequence[str], heats: Mapping[str, np.ndarray], title: str
 ) -> Path:
-    """A row per image: the image, then under each of its maps, each scaled to its own largest value.
+    """A row per image: the image, then in grey under each of its maps, each scaled to its own largest value.
 
     Maps with values on both sides of zero are drawn red and blue.
     """
     n, m = len(pictures), 1 + len(heats)
     figure, grid = plt.subplots(n, m, figsize=(1.35 * m + 0.9, 1.35 * n + 0.6), squeeze=False, layout="constrained")
+    grey = pictures.mean(-1)  # or its colours would be taken for those of the map
     signed = any((maps < 0).any() for maps in heats.values())
     for i, row in enumerate(grid):
         row[0].set_ylabel(rows[i], fontsize=8, rotation=0, ha="right", va="center")
         for ax, name in zip(row, ("input", *heats)):
-            ax.imshow(pictures[i])
+            ax.imshow(pictures[i] if name == "input" else grey[i], cmap="gray", vmin=0, vmax=1)
             ax.set_xticks([])
             ax.set_yticks([])
             if i == 0:
