@@ -8,7 +8,6 @@ itta+, one by one, on the plainest streams.
 
 import csv
 import io
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -35,7 +34,7 @@ from itta.data import load_dataset
 from itta.data.dataset import Images
 from itta.errors import InputError
 from itta.hparams import parse_settings
-from itta.records import append_line, replace_text
+from itta.records import append_lines, read_lines, replace_text
 from itta.report.tables import Table, percent, points
 from itta.seeds import derive_seed
 from itta.trial import Trial
@@ -172,7 +171,7 @@ def adapt_one(model: Model, images: int) -> None:
         accuracy, note = run(trained, job, domain, chosen, trial.trial_seed)
         where = (Path(trial.dataset).name, target, trial.trial_seed)
         row = Row(*where, job.label, job.order, job.batch, len(chosen), before, accuracy, note)
-        append_line(model.rows, json.dumps(asdict(row)))
+        append_lines(model.rows, [asdict(row)])
 
 
 def run(trained: Algorithm, job: Job, domain: Images, chosen: np.ndarray, seed: int) -> tuple[float | None, str]:
@@ -189,8 +188,7 @@ def run(trained: Algorithm, job: Job, domain: Images, chosen: np.ndarray, seed: 
 
 def read(path: Path) -> list[Row]:
     """The rows there are; one torn by a crash is left out."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
-    return [Row(**json.loads(line)) for line in lines if line.endswith("\n")]
+    return [Row(**values) for values in read_lines(path)] if path.is_file() else []
 
 
 def write(rows: Sequence[Row], out: Path, name: str) -> Path:

@@ -26,9 +26,9 @@ def stream(toy_batches: Batches) -> list[Tensor]:
     return [toy_batches(200 + i, n=24)[1][0] for i in range(4)]
 
 
-def adapt(trained: Algorithm, method: str | type[Adapter], **settings: Any) -> Adapter:
+def adapt(trained: Algorithm, method: str | type[Adapter], guard: bool = False, **settings: Any) -> Adapter:
     """The bare method: what its guard adds is tested with the guard."""
-    return adapt_as_told(trained, method, guard=False, **settings)
+    return adapt_as_told(trained, method, guard=guard, **settings)
 
 
 def run(adapter: Adapter, stream: list[Tensor]) -> list[Tensor]:
@@ -53,6 +53,40 @@ def test_shapes(name: str, dtype: torch.dtype, trained_for: Trained, stream: lis
         assert logits.dtype == dtype
         assert torch.isfinite(logits).all()
         assert not logits.requires_grad
+
+
+NO_NETWORK = ("t3a", "itta+")  # that answers alone
+
+
+@pytest.mark.parametrize("name", NO_NETWORK)
+def test_what_no_single_network_answers_cannot_be_looked_into(name: str, trained_for: Trained) -> None:
+    with pytest.raises(InputError, match="choose another adapter"):
+        adapt(trained_for(name, steps=0), name).network()
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, a in ADAPTERS.items() if a.needs.changes != "nothing" and n not in NO_NETWORK]
+)
+def test_the_network_to_look_into_is_the_one_that_predicts(
+    name: str, trained_for: Trained, stream: list[Tensor]
+) -> None:
+    """After some batches; as the method has it, before or after its update on the next."""
+    settings = {"cotta": {"threshold": 0.0}, "memo": {"episodic": False}, "mt3": {"episodic": False}}  # no views
+    adapter = adapt(trained_for(name), name, **settings.get(name, {}))
+    run(adapter, stream[:3])
+    x = stream[3][:1] if name in ("memo", "mt3", "ttt") else stream[3]  # which learn image by image
+
+    def look() -> Tensor:
+        network = adapter.network()
+        with torch.no_grad():
+            return network.classify(network.backbone(network.inputs(x), adapter.adapt_block))
+
+    before = look()
+    logits = adapter(x)
+    expected = before if ADAPTERS[name].predicts == "before" else look()
+    torch.testing.assert_close(logits, expected)
+    guarded = adapt(trained_for(name), name, guard=True, **settings.get(name, {}))
+    assert guarded.network() is not guarded.model  # the trained one, which the guard keeps to compare with
 
 
 @pytest.mark.parametrize("name", ADAPTERS)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from itta import records
+from itta.bench.checkpoint import load_tensors, save_tensors
 from itta.bench.train import alone
 from itta.cli import main
 
@@ -41,7 +42,7 @@ for n in range(1, 15):
         os._exit(main(sys.argv[1:]))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL, n
 """
-RESULTS = ("model.safetensors", "model.json", "records.jsonl", "trial.json", "checkpoint.safetensors")
+RESULTS = ("model.safetensors", "model.json", "records.jsonl", "steps.jsonl", "trial.json", "checkpoint.safetensors")
 
 
 def command(photos: Path, out: Path, algorithm: str, steps: int) -> list[str]:
@@ -167,6 +168,21 @@ def test_a_damaged_trial_is_told_in_one_line(text, photos, tmp_path, capsys):
     printed = capsys.readouterr().err
     assert printed.startswith("itta: error:")
     assert "trial.json" in printed
+    assert printed.count("\n") == 1
+
+
+def test_a_checkpoint_of_another_version_is_told_in_one_line(photos, tmp_path, capsys):
+    args = command(photos, tmp_path / "run", "erm", 5)
+    assert main(args) == 0
+    path = tmp_path / "run" / "checkpoint.safetensors"
+    tensors, metadata = load_tensors(path)
+    metadata["progress"]["log_steps"] = 3
+    save_tensors(path, tensors, metadata)
+    capsys.readouterr()
+    assert main(args) == 2
+    printed = capsys.readouterr().err
+    assert "another version" in printed
+    assert "log_steps" in printed
     assert printed.count("\n") == 1
 
 

@@ -20,6 +20,7 @@ from itta.functional.jvp import Tape
 from itta.hparams import default
 from itta.nn import make_backbone
 from itta.nn.backbone import Backbone
+from itta.nn.cam import find_block
 
 MODELS = {"resnet10t": 64, "vit_tiny_patch16_224": 32, "mobilenetv3_small_050": 64}
 
@@ -139,3 +140,9 @@ def test_a_file_in_timms_own_names(name: str, tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make_backbone(f"timm:{name}", "none")
+
+
+def test_grad_cam_finds_maps_and_refuses_tokens() -> None:
+    assert find_block(built("resnet10t").eval(), 64) == "layer4"
+    with pytest.raises(InputError, match=r"blocks_11 gives tokens of shape \(5, 192\).*convolutional backbone"):
+        find_block(built("vit_tiny_patch16_224").eval(), 32)

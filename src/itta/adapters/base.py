@@ -1,6 +1,7 @@
 """What every test-time method shares: it works on its own copy of a trained model, and can be reset exactly."""
 
 import copy
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -66,6 +67,16 @@ class Adapter:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go on from what `state_dict` gave."""
 
+    def network(self) -> Algorithm:
+        """The network that predicts now, `adapt_block` after each of its blocks; to look into, not to change."""
+        if self.needs.changes == "nothing":
+            raise InputError(f"{self.name} changes nothing in the network: choose an adapter that does.")
+        return self.model
+
+    def adapt_block(self, block: str, z: Tensor) -> Tensor:
+        """What the adapter puts after a block."""
+        return z
+
     def describe(self) -> dict[str, Any]:
         """The settings as plain values."""
         return asdict(self.hp)
@@ -97,6 +108,13 @@ def frozen_copy(trained: Algorithm) -> Algorithm:
     """A copy for inference: no optimisers, no gradients, evaluation mode."""
     model = copy.deepcopy(trained, memo={id(trained.optimizers): {}})
     return model.eval().requires_grad_(False)
+
+
+def with_tensors(model: Algorithm, tensors: Mapping[str, Tensor]) -> Algorithm:
+    """A copy of the model with these in place of its own, by name."""
+    changed = copy.deepcopy(model)
+    changed.load_state_dict(tensors, strict=False)
+    return changed
 
 
 def check_images(x: Tensor, image_size: int | None = None) -> None:

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs, check_at_least, check_images, check_shares
+from itta.adapters.base import Needs, check_at_least, check_images, check_shares, with_tensors
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import head, use_batch_statistics, whole_backbone
+from itta.algorithms.base import Algorithm
 from itta.functional.augment import augment, draw_augmentation
 from itta.hparams import hp
 
@@ -75,6 +76,9 @@ class CoTTA(GradientAdapter):
             self.follow()
             self.return_to_start(self.draw_returning())
         return target
+
+    def network(self) -> Algorithm:
+        return with_tensors(self.model, self.extra)
 
     @torch.no_grad()
     def confidence(self, x: Tensor) -> float:

@@ -167,6 +167,12 @@ class Guard(Adapter):
         self.counts[trip.watch] = self.counts.get(trip.watch, 0) + 1
         self.log.append(Intervention(self.images, *trip, action))
 
+    def network(self) -> Algorithm:
+        return self.inner.network()
+
+    def adapt_block(self, block: str, z: Tensor) -> Tensor:
+        return self.inner.adapt_block(block, z)
+
     def describe(self) -> dict[str, Any]:
         return {**self.inner.describe(), "guard": asdict(self.hp), "interventions": dict(self.counts)}
 

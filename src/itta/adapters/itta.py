@@ -18,14 +18,15 @@ from itta.adapters import gradient
 from itta.adapters.base import Needs, check_images
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import head, norm_affine, whole_backbone
+from itta.algorithms.consistency import draw_target_view
 from itta.errors import InputError
 from itta.functional.entropy import entropy
 from itta.functional.self_supervision import rotate
 from itta.hparams import hp
 from itta.nn.affine_stack import AffineStack, channel_shape
 from itta.nn.backbone import After
-from itta.nn.mixstyle import MixDraw, draw_mix
-from itta.nn.views import ViewDraw, draw_noise, mixing, two_views
+from itta.nn.mixstyle import MixDraw
+from itta.nn.views import ViewDraw, mixing, two_views
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,6 @@ class ITTA(GradientAdapter):
         self.f_w: nn.Module = getattr(self.model, "f_w", nn.Identity())
         self.rotation_logits: Any = getattr(self.model, "rotation_logits", None)
         backbone = self.model.backbone
-        self.mix_blocks = backbone.block_names[:2]
         self.blocks = tuple(sorted(self.hp.blocks or backbone.block_names, key=backbone.index))
         self.theta = nn.ModuleDict()
         if self.hp.scope == "norm":
@@ -184,17 +184,4 @@ class ITTA(GradientAdapter):
         return self.theta[block](z) if block in self.theta else z
 
     def draw_view(self, n: int) -> ViewDraw:
-        """Draw the second view as in training; a batch too small to mix with itself takes styles from the bank."""
-        trained = self.model.hp
-        alpha = getattr(trained, "mix_alpha", 0.1)
-        if getattr(trained, "view", "mixstyle") == "noise":
-            return draw_noise(n, self.model.backbone.dim, trained.sfa_sigma, self.generator)
-        bank = self.model.style_bank
-        if n < self.hp.bank_below and bank is not None:
-            return bank.draw(n, alpha, self.generator)
-        if n == 1 and self.hp.bank_below > 0:
-            raise InputError(
-                "a batch of one image has nobody to mix styles with, and this model carries no style bank: "
-                "send at least two images at a time, or train it again with this version."
-            )
-        return draw_mix(n, self.mix_blocks, alpha, self.generator)
+        return draw_target_view(self.model, n, self.hp.bank_below, self.generator)

@@ -119,6 +119,9 @@ class ITTAPlus(Adapter):
         plain, restyled = (effective_classes(p / p.sum()) for p in self.predicted.values())
         return restyled >= plain or not self.hp.gate
 
+    def network(self) -> Algorithm:
+        raise InputError("itta+ answers with the mean of two networks, not with one: choose another adapter.")
+
     def reset(self) -> None:
         like = next(iter(self.source.values()))
         self.seen, self.weight = 0, 0.0

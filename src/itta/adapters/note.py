@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs, check_at_least, check_images, check_shares
+from itta.adapters.base import Needs, check_at_least, check_images, check_shares, with_tensors
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import norm_affine
+from itta.algorithms.base import Algorithm
 from itta.errors import InputError
 from itta.functional.entropy import entropy
 from itta.hparams import hp
@@ -87,6 +88,9 @@ class NOTE(GradientAdapter):
 
     def run(self, x: Tensor) -> Tensor:
         return functional_call(self.model, without_prefix("running.", self.extra), (x,))
+
+    def network(self) -> Algorithm:
+        return with_tensors(self.model, without_prefix("running.", self.extra))
 
     def remember(self, image: Tensor, label: int, keep: float, which: float) -> None:
         """Offer an image to the memory; the last two are uniform draws."""

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs, check_at_least, check_images, check_shares
+from itta.adapters.base import Needs, check_at_least, check_images, check_shares, with_tensors
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import norm_affine
+from itta.algorithms.base import Algorithm
 from itta.errors import InputError
 from itta.functional.augment import augment, draw_augmentation
 from itta.functional.entropy import entropy
@@ -100,6 +101,9 @@ class RoTTA(GradientAdapter):
 
     def run(self, network: str, x: Tensor) -> Tensor:
         return functional_call(self.model, without_prefix(network, self.extra), (x,))
+
+    def network(self) -> Algorithm:
+        return with_tensors(self.model, without_prefix("teacher.", self.extra))
 
     def remember(self, image: Tensor, label: int, uncertainty: float) -> None:
         """Offer an image to the memory, then let all that is in it grow older."""

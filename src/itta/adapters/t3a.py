@@ -84,6 +84,9 @@ class T3A(Adapter):
         self.entropy.fill_(torch.inf)
         self.add(self.rows)
 
+    def network(self) -> Algorithm:
+        raise InputError("t3a changes the classifier only, behind the network: choose another adapter.")
+
     def state_dict(self) -> dict[str, Tensor]:
         return {"kept": self.kept.clone(), "entropy": self.entropy.clone()}
 

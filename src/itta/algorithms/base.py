@@ -87,6 +87,7 @@ class Algorithm(nn.Module):
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self.style_bank: StyleBank | None = None
         self.fisher: dict[str, Tensor] | None = None  # by parameter, of normalisation layers
+        self.differences: dict[str, Tensor] | None = None  # "low" and "high" of what f_w sees, [dim] each
         self.add_optimizer("main", self.parameters(), hp.lr, hp.weight_decay)
 
     def add_optimizer(

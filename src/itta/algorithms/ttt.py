@@ -47,9 +47,9 @@ class TTT(Algorithm):
         self.rotation_head = nn.Linear(self.backbone.dim, 4)
         self.add_optimizer("main", self.parameters(), hp.lr, hp.weight_decay)
 
-    def rotation_logits(self, x: Tensor, after: After = keep) -> Tensor:
-        """What `inputs` gave to logits [B, 4] of the turns; ``after`` steps in after each shared block."""
-        return self.rotation_head(self.rotation_branch(self.backbone, x, after))
+    def rotation_logits(self, x: Tensor, after: After = keep, own: After = keep) -> Tensor:
+        """What `inputs` gave to logits [B, 4] of the turns; ``after`` and ``own`` step in as `Branch` has it."""
+        return self.rotation_head(self.rotation_branch(self.backbone, x, after, own))
 
     def objective(self, batches: Sequence[Batch]) -> tuple[Tensor, Logs]:
         x, y = self.gather(batches)

@@ -1,6 +1,6 @@
 """Checkpoints and trained models on disk: safetensors and JSON, written atomically, never a pickle.
 
-A trained model is a directory with ``model.safetensors`` (weights, f_w, style bank, Fisher
+A trained model is a directory with ``model.safetensors`` (weights, f_w and the range of its inputs, style bank, Fisher
 information) and ``model.json`` (what they are).
 """
 
@@ -52,7 +52,7 @@ class Progress:
 
     step: int = 0  # steps done
     log_sums: dict[str, float] = field(default_factory=dict)
-    log_steps: int = 0
+    log_counts: dict[str, int] = field(default_factory=dict)  # a method may log some values in some steps only
     best: float = -1.0  # best source validation accuracy so far
 
 
@@ -71,7 +71,10 @@ def load_checkpoint(path: Path, algorithm: Algorithm, key: str) -> Progress:
     algorithm.load_state_dict(without_prefix("model.", tensors))
     for name, optimizer in algorithm.optimizers.items():
         load_optimizer_tensors(optimizer, without_prefix(f"optimizer.{name}.", tensors))
-    return Progress(**metadata["progress"])
+    try:
+        return Progress(**metadata["progress"])
+    except TypeError as error:
+        raise InputError(f"{path} is of another version of itta ({error}): delete that directory.") from error
 
 
 def save_model(folder: Path, algorithm: Algorithm, backbone: str, about: Mapping[str, Any]) -> None:
@@ -82,6 +85,7 @@ def save_model(folder: Path, algorithm: Algorithm, backbone: str, about: Mapping
     if bank is not None:
         tensors |= with_prefix("style_bank.", bank.tensors())
     tensors |= with_prefix("fisher.", algorithm.fisher or {})
+    tensors |= with_prefix("differences.", algorithm.differences or {})
     save_tensors(folder / "model.safetensors", tensors, {})
     description = {
         "format": FORMAT,
@@ -127,6 +131,7 @@ def load(path: str | Path) -> Algorithm:
         raise InputError(f"{folder / 'model.json'} is damaged or not ours: {error!r} is missing or wrong.") from error
     tensors, _ = load_tensors(folder / "model.safetensors")
     algorithm.fisher = without_prefix("fisher.", tensors) or None  # models without one may be older
+    algorithm.differences = without_prefix("differences.", tensors) or None
     try:
         algorithm.load_state_dict(without_prefix("model.", tensors))
         if bank_domains is not None:

@@ -5,16 +5,19 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from itta import records
 from itta.adapters import adapt
 from itta.adapters.eata import fisher_information
 from itta.algorithms import Algorithm, Task, find_algorithm
+from itta.algorithms.consistency import draw_target_view
 from itta.bench.checkpoint import Progress, load_checkpoint, save_checkpoint, save_model
 from itta.bench.evaluate import evaluate
 from itta.data import load_dataset
@@ -23,8 +26,10 @@ from itta.data.loaders import TrainLoader, prefetch, stream
 from itta.errors import InputError
 from itta.hparams import sample
 from itta.nn import make_backbone
+from itta.nn.backbone import evaluating
 from itta.nn.batch_norm import has_batch_norm
 from itta.nn.style_bank import StyleBank, collect_styles
+from itta.nn.views import two_views
 from itta.records import Record, replace_text
 from itta.seeds import derive_seed, seed_all
 from itta.trial import Trial
@@ -32,6 +37,7 @@ from itta.trial import Trial
 CHECKPOINT_SECONDS = 60.0
 SOURCE_IMAGES = 64  # per source domain, for what the model takes along from the source data
 LOCK = ".lock"
+STEPS = "steps.jsonl"  # what every step logged
 Report = Callable[[int, dict[str, float]], None]
 
 
@@ -62,6 +68,7 @@ def train(
         learn(trial, algorithm, loader, dataset, splits, progress, out, eval_every, report, asked_to_stop)
         algorithm.style_bank = source_styles(algorithm, dataset, splits, trial)
         algorithm.fisher = source_fisher(algorithm, dataset, splits, trial)
+        algorithm.differences = source_differences(algorithm, dataset, splits, trial)
         save_model(out, algorithm, trial.backbone, {"trial": trial.to_json(), "steps": progress.step})
     return algorithm.eval()
 
@@ -145,7 +152,8 @@ def restore(out: Path, algorithm: Algorithm, trial: Trial) -> Progress:
     """Go on from the checkpoint, if there is one; records made after it are dropped and will be made again."""
     path = out / "checkpoint.safetensors"
     progress = load_checkpoint(path, algorithm, trial.key) if path.is_file() else Progress()
-    records.keep_until(out / "records.jsonl", progress.step)
+    for name in ("records.jsonl", STEPS):
+        records.keep_until(out / name, progress.step)
     return progress
 
 
@@ -163,25 +171,29 @@ def learn(
 ) -> None:
     """The step loop. Everything random in a step is seeded by (run seed, step), so any step can be the first."""
     saved = time.monotonic()
+    logged: list[dict[str, float]] = []  # since the last checkpoint
     for step, batches in prefetch(loader, progress.step, trial.steps - 1):
         seed_all(derive_seed(trial.seed, "update", step))
         logs = algorithm.update(batches)
         check_finite(logs, step)
         progress.step = step + 1
-        progress.log_steps += 1
+        logged.append({"step": progress.step, **logs})
         for name, value in logs.items():
             progress.log_sums[name] = progress.log_sums.get(name, 0.0) + value
+            progress.log_counts[name] = progress.log_counts.get(name, 0) + 1
         evaluates = progress.step % eval_every == 0 or progress.step == trial.steps
         if evaluates:
-            means = {name: total / progress.log_steps for name, total in progress.log_sums.items()}
+            means = {name: total / progress.log_counts[name] for name, total in progress.log_sums.items()}
             accuracy = accuracies(algorithm, dataset, splits, trial)
             records.append(
                 out / "records.jsonl",
                 Record(trial, progress.step, "source", accuracy, algorithm.describe(), logs=means),
             )
-            progress.log_sums, progress.log_steps = {}, 0
+            progress.log_sums, progress.log_counts = {}, {}
         stops = asked_to_stop() and progress.step < trial.steps
         if evaluates or stops or time.monotonic() - saved > CHECKPOINT_SECONDS:
+            records.append_lines(out / STEPS, logged)
+            logged = []
             save_checkpoint(out / "checkpoint.safetensors", algorithm, progress, trial.key)
             saved = time.monotonic()
         report(progress.step, logs)
@@ -231,6 +243,25 @@ def source_fisher(
         return None
     batches = (x for images in source_images(dataset, splits, trial).values() for x in images)
     return fisher_information(algorithm, (x for x in batches if len(x) > 1)) or None  # one image has no statistics
+
+
+@torch.no_grad()
+def source_differences(
+    algorithm: Algorithm, dataset: DomainDataset, splits: dict[str, Split], trial: Trial
+) -> dict[str, Tensor] | None:
+    """The range, in every dimension, of what f_w gets to see on the same images, styles mixed across domains."""
+    if not hasattr(algorithm, "f_w"):
+        return None
+    generator = torch.Generator().manual_seed(derive_seed(trial.seed, "differences"))
+    found = []
+    with evaluating(algorithm):
+        for parts in zip(*source_images(dataset, splits, trial).values()):
+            x = algorithm.inputs(torch.cat(parts))
+            drawn = draw_target_view(algorithm, len(x), 0, generator)
+            z, z_aug = two_views(partial(algorithm.backbone, x), drawn)
+            found.append(z - z_aug if algorithm.hp.difference == "z-z'" else z_aug - z)
+    h = torch.cat(found)
+    return {"low": h.amin(0), "high": h.amax(0)}
 
 
 def source_images(dataset: DomainDataset, splits: dict[str, Split], trial: Trial) -> dict[str, Iterator[Tensor]]:

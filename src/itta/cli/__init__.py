@@ -8,7 +8,9 @@ from typing import Any
 import tyro
 
 from itta.cli.adapt import adapt
+from itta.cli.cam import cam
 from itta.cli.demo import demo
+from itta.cli.inspect import inspect
 from itta.cli.list_ import list_
 from itta.cli.predict import predict
 from itta.cli.records import records
@@ -25,6 +27,8 @@ VERBS: dict[str, Callable[..., Any]] = {
     "predict": predict,
     "report": report,
     "records": records,
+    "cam": cam,
+    "inspect": inspect,
     "list": list_,
 }
 app = tyro.extras.SubcommandApp()

@@ -25,14 +25,17 @@ class Branch(nn.Module):
             if name.rpartition(".")[0] in modules:
                 self.register_buffer(own_name(name), b.clone())
 
-    def forward(self, backbone: Backbone, x: Tensor, after: After = keep) -> Tensor:
-        """Images to the branch's features [B, dim]; ``after`` steps in after each shared block."""
+    def forward(self, backbone: Backbone, x: Tensor, after: After = keep, own: After = keep) -> Tensor:
+        """Images to the branch's features [B, dim].
+
+        ``after`` steps in after each shared block, ``own`` after the last, which is the branch's own.
+        """
         last = backbone.block_names[-1]
 
-        def after_shared(block: str, z: Tensor) -> Tensor:
-            return z if block == last else after(block, z)
+        def step_in(block: str, z: Tensor) -> Tensor:
+            return own(block, z) if block == last else after(block, z)
 
-        return functional_call(backbone, self.replacements(), (x, after_shared))
+        return functional_call(backbone, self.replacements(), (x, step_in))
 
     def replacements(self) -> dict[str, Tensor]:
         """What takes the place of the backbone's own, by its names there."""

@@ -3,7 +3,7 @@
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -42,21 +42,21 @@ class Record:
 
 def append(path: Path, record: Record) -> None:
     """Add a record and see it onto the disk."""
-    append_line(path, json.dumps(record.to_json()))
+    append_lines(path, [record.to_json()])
 
 
-def append_line(path: Path, text: str) -> None:
-    """Add a line and see it onto the disk; one write under a lock, so that writers do not mix their lines.
+def append_lines(path: Path, values: Sequence[Mapping[str, Any]]) -> None:
+    """Add a line each and see them onto the disk; one write under a lock, so that writers do not mix their lines.
 
     What a crash left of an earlier line is cut off first, or the two would run together.
     """
-    line = f"{text}\n".encode()
+    lines = "".join(json.dumps(v) + "\n" for v in values).encode()
     with locked(path) as file:
         cut_torn_line(file)
         size = os.lseek(file, 0, os.SEEK_END)
-        if os.write(file, line) < len(line):
+        if os.write(file, lines) < len(lines):
             os.ftruncate(file, size)
-            raise OSError(f"no room to append a record to {path}")
+            raise OSError(f"no room to append to {path}")
         os.fsync(file)
 
 
@@ -110,24 +110,32 @@ def read(path: Path, damaged: list[int] | None = None) -> Iterator[Record]:
     """
     skipped: list[int] = [] if damaged is None else damaged
     last: tuple[Any, Trial | None] = (None, None)  # the lines of a run share one trial
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                break
-            values = parse(line)
-            if values is None:
-                skipped.append(number)
-                continue
-            try:
-                record = Record.from_json(values, last[1] if last[0] == values["trial"] else None)
-            except InputError as error:
-                raise InputError(f"{path}, line {number}: {error}") from None
-            except (TypeError, KeyError) as error:
-                raise InputError(f"{path}, line {number} is not a record of this program ({error!r}).") from error
-            last = values["trial"], record.trial
-            yield record
+    for number, values in numbered_lines(path):
+        if values is None:
+            skipped.append(number)
+            continue
+        try:
+            record = Record.from_json(values, last[1] if last[0] == values["trial"] else None)
+        except InputError as error:
+            raise InputError(f"{path}, line {number}: {error}") from None
+        except (TypeError, KeyError) as error:
+            raise InputError(f"{path}, line {number} is not a record of this program ({error!r}).") from error
+        last = values["trial"], record.trial
+        yield record
     if skipped and damaged is None:
         warnings.warn(f"{path}: {len(skipped)} damaged lines were skipped", stacklevel=2)
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of any file of lines, without what is torn or damaged."""
+    return (values for _, values in numbered_lines(path) if values is not None)
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.endswith(b"\n"):
+                yield number, parse(line)
 
 
 def parse(line: bytes) -> dict[str, Any] | None:
@@ -168,11 +176,11 @@ def by_domain(
 
 
 def keep_until(path: Path, step: int) -> None:
-    """Drop what was recorded after a step, and a torn line, before a run goes on from that step."""
+    """Drop the lines of later steps, and a torn one, before a run goes on from that step."""
     if not path.exists():
         return
     with locked(path):
-        write_all(path, [r for r in read(path) if r.step <= step])
+        replace_lines(path, [json.dumps(v) + "\n" for v in read_lines(path) if v["step"] <= step])
 
 
 def write_all(path: Path, records: Iterable[Record]) -> None:

@@ -1,0 +1,51 @@
+"""itta inspect: what a trained model tells about its training."""
+
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from itta.cli.screen import print_json, show
+from itta.report.tables import Table
+
+
+def inspect(
+    model: Annotated[Positional[Path], arg(metavar="MODEL")],
+    out: Path | None = None,
+    reach: float = 1.0,
+    json: bool = False,
+) -> None:
+    """Show what was logged along training, and of a model of ITTA what its f_w has become.
+
+    Example: itta inspect runs/sites --out runs/sites-inside
+
+    Args:
+        model: Directory of a trained model.
+        out: Also write figures and inspect.json to this directory.
+        reach: Sample f_w from -reach to reach, where the model is too old to say which inputs it saw.
+        json: Print the result as JSON.
+    """
+    from itta.bench.inspect import inspect as run
+
+    result = run(model, out, reach)
+    if json:
+        print_json(result)
+        return
+    columns = ["", "values", "mean", "first tenth", "last tenth"]
+    rows = [
+        [name, str(v["values"]), *(f"{v[key]:.4g}" for key in ("mean", "first_tenth", "last_tenth"))]
+        for name, v in result["training"].items()
+    ]
+    show(
+        Table(
+            f"{result['algorithm']}: training, from {result['logs_from'] or 'no file: nothing was logged'}",
+            columns,
+            rows,
+        )
+    )
+    if result["f_w"]:
+        f_w = result["f_w"]
+        facts = {**f_w["kinds"], "change since the start": f"{f_w['change_since_start']:.4g}"}
+        show(Table(f"f_w, inputs {f_w['range']}", ["dimensions", ""], [[k, str(v)] for k, v in facts.items()]))
+    for file in result["files"]:
+        print(file)
