@@ -1,0 +1,148 @@
+"""DomainBed's augmentation for a batch of stored images on one CPU core, several times as fast as `augment`.
+
+An image's arrays stay in the processor's cache while all steps work on them in place, instead of every step going
+through the whole batch. What differs from `augment`: the crop's box is rounded to whole pixels and the cropped image to
+8 bits, both as torchvision does it. The colours are the same to rounding error.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from itta.functional.augment import LUMA, Augmentation
+
+_LUMA = np.array(LUMA, dtype=np.float32)
+_ONE = np.ones(1, dtype=np.float32)
+_PART = 2**15  # pixels coloured at a time: what one core's cache holds
+_STEEP = np.float32(2**20)
+
+
+def augment_bytes(images: Tensor, drawn: Augmentation) -> Tensor:
+    """Apply an augmentation to uint8 images [N, 3, S, S] on the CPU and return floats; best in channels-last order."""
+    n, _, size, _ = images.shape
+    images = images.contiguous(memory_format=torch.channels_last)
+    boxes, flips = whole_pixels(drawn.box, size), drawn.flip.tolist()
+    out = np.empty((n, 3, size * size), dtype=np.float32)
+    work = _Work(size * size)
+    factors = zip(*(v.tolist() for v in (drawn.brightness, drawn.contrast, drawn.saturation, drawn.hue, drawn.grey)))
+    for i, (brightness, contrast, saturation, hue, grey) in enumerate(factors):
+        pixels = _crop(images[i : i + 1], boxes[i], flips[i])
+        if _is_grey(pixels):  # drawings and old photos: no colours to change
+            x = work.x[:1]
+            np.copyto(x[0].reshape(size, size), pixels[0])
+            _contrast(x, _ONE, work.ones, brightness, contrast)
+            out[i] = x
+            continue
+        x = work.x
+        np.copyto(x.reshape(3, size, size), pixels)
+        _contrast(x, _LUMA, work.ones, brightness, contrast)
+        for part in work.parts:
+            _saturate(x[:, part], work.planes[0], saturation)
+            _turn_hue(x[:, part], work.y, work.planes, out[i, :, part], hue)
+        if grey:
+            out[i] = _LUMA @ out[i]
+    return torch.from_numpy(out.reshape(n, 3, size, size))
+
+
+class _Work:
+    """The arrays that every image of a batch uses in turn."""
+
+    def __init__(self, pixels: int) -> None:
+        n = -(-pixels // -(-pixels // _PART))  # parts of about the same size
+        self.parts = [slice(start, min(start + n, pixels)) for start in range(0, pixels, n)]
+        self.ones = np.ones(pixels, dtype=np.float32)
+        self.x = np.empty((3, pixels), dtype=np.float32)
+        self.y = np.empty((3, n), dtype=np.float32)
+        self.planes = np.empty((4, n), dtype=np.float32)
+
+
+def whole_pixels(box: Tensor, size: int) -> list[list[int]]:
+    """Round boxes, given as shares, to (top, left, height, width) in pixels, inside the image.
+
+    >>> whole_pixels(torch.tensor([[0.0, 0.1, 1.0, 0.9], [0.26, 0.0, 0.74, 0.01]]), 10)
+    [[0, 1, 10, 9], [3, 0, 7, 1]]
+    """
+    extent = (box[:, 2:] * size).round().clamp(1, size)
+    corner = (box[:, :2] * size).round().clamp(min=0).minimum(size - extent)
+    return torch.cat((corner, extent), dim=1).int().tolist()
+
+
+def _crop(image: Tensor, box: list[int], flip: bool) -> np.ndarray:
+    """Cut a box out of one image, scale it back to full size and mirror it: uint8 [3, S, S]."""
+    top, left, height, width = box
+    cut = image[:, :, top : top + height, left : left + width]
+    pixels = torch.ops.aten.upsample_bilinear2d(cut, image.shape[2:], False)[0].numpy()
+    return pixels[:, :, ::-1] if flip else pixels
+
+
+def _is_grey(pixels: np.ndarray) -> bool:
+    red, green, blue = pixels
+    middle = len(red) // 2
+    return (
+        np.array_equal(red[middle], green[middle])  # nearly always enough to tell
+        and np.array_equal(red, green)
+        and np.array_equal(green, blue)
+    )
+
+
+def _contrast(x: np.ndarray, luma: np.ndarray, ones: np.ndarray, brightness: float, contrast: float) -> None:
+    """Scale pixels [C, n] from 0–255 to 0–1, and change brightness and contrast on the way.
+
+    A factor up to 1 moves pixels between values that are in range, so only larger ones need a clamp, here and below.
+    """
+    if brightness > 1:
+        np.minimum(x, np.float32(255 / brightness), out=x)
+    mean = float(luma @ (x @ ones)) / len(ones) * brightness / 255
+    x *= np.float32(contrast * brightness / 255)
+    x += np.float32((1 - contrast) * mean)
+    if contrast > 1:
+        np.clip(x, 0, 1, out=x)
+
+
+def _saturate(x: np.ndarray, grey: np.ndarray, saturation: float) -> None:
+    """Blend pixels [3, n] with their luma."""
+    grey = grey[: x.shape[1]]
+    np.dot(_LUMA, x, out=grey)
+    grey *= np.float32(1 - saturation)
+    x *= np.float32(saturation)
+    x += grey
+    if saturation > 1:
+        np.clip(x, 0, 1, out=x)
+
+
+def _turn_hue(x: np.ndarray, y: np.ndarray, planes: np.ndarray, out: np.ndarray, turn: float) -> None:
+    """Turn the hue of pixels [3, n] without computing it.
+
+    Thirds of the circle permute the channels; a rest of at most a sixth is left. Let C = high − low. While the hue
+    goes round, a channel is low + clamp(C + low − (sum of the other two) + itself …, 0, C), a trapezium, and a turn
+    shifts it by |rest| · C, up or down by the sign of the difference of the other two:
+    x'_r = clamp(2·r + high + low − (r + g + b) − sign(g − b)·rest·C, low, high), likewise for g (b − r) and b (r − g).
+    """
+    thirds = round(3 * turn)
+    rest = 6 * turn - 2 * thirds  # in sixths of the circle
+    red, green, blue = x
+    y = y[:, : x.shape[1]]
+    low, high, shift, other = planes[:, : x.shape[1]]
+    np.minimum(red, green, out=low)
+    np.minimum(low, blue, out=low)
+    np.maximum(red, green, out=high)
+    np.maximum(high, blue, out=high)
+    np.subtract(high, low, out=shift)
+    shift *= np.float32(abs(rest))
+    np.subtract(green, blue, out=y[0])
+    np.subtract(blue, red, out=y[1])
+    np.subtract(red, green, out=y[2])
+    y *= np.copysign(_STEEP, np.float32(rest))  # clamped to ± shift this is its sign times shift, but for a hair
+    np.minimum(y, shift, out=y)
+    np.negative(shift, out=shift)
+    np.maximum(y, shift, out=y)
+    np.add(low, high, out=other)
+    other -= red
+    other -= green
+    other -= blue
+    x *= np.float32(2)
+    x += other
+    x -= y
+    np.maximum(x, low, out=x)
+    for channel in range(3):
+        np.minimum(x[channel], high, out=out[(channel + thirds) % 3])
