@@ -2,12 +2,14 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tyro
 
 from itta.cli.adapt import adapt
+from itta.cli.data import data
 from itta.cli.demo import demo
 from itta.cli.list_ import list_
 from itta.cli.predict import predict
@@ -21,6 +23,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "adapt": adapt,
     "tune": tune,
     "predict": predict,
+    "data": data,
     "list": list_,
 }
 app = tyro.extras.SubcommandApp()
@@ -28,15 +31,22 @@ for name, verb in VERBS.items():
     app.command(name=name)(verb)
 
 
+def tell_warning(message: Warning | str, *about: object) -> None:
+    """Say a warning in one line, without the line of code that gave it."""
+    print(f"itta: warning: {message}", file=sys.stderr)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; a user's mistake is one line on the error stream and status 2."""
     try:
-        app.cli(
-            args=argv,
-            prog="itta",
-            description="Train on several image domains, adapt at test time without labels.",
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
+        with warnings.catch_warnings():
+            warnings.showwarning = tell_warning  # type: ignore[assignment]
+            app.cli(
+                args=argv,
+                prog="itta",
+                description="Train on several image domains, adapt at test time without labels.",
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
         sys.stdout.flush()  # here, where a reader that has gone is taken care of
     except InputError as error:
         print(f"itta: error: {error}", file=sys.stderr)
