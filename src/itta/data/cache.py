@@ -134,7 +134,7 @@ def _open(folder: Path, name: str, key: str, paths: Sequence[str], size: int) ->
         if pixels.shape != (len(paths), size, size, 3) or pixels.dtype != np.uint8:
             return None
         return Mapped(pixels, index["checksums"], paths)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, EOFError):
         return None
 
 

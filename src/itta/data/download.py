@@ -1,4 +1,4 @@
-"""Fetch a file over HTTP: resumed where it stopped, in this run or an earlier one; a torn one is never taken for whole."""
+"""Fetch a file over HTTP: resumed where it stopped, in this run or an earlier one, and whole or not at all."""
 
 import hashlib
 import http.client
