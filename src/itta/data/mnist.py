@@ -47,7 +47,7 @@ class MnistImages:
             if self._pixels is None:
                 self._pixels = self._draw()
         found = self._pixels[np.asarray(indices, dtype=np.int64)]
-        return torch.from_numpy(np.ascontiguousarray(np.broadcast_to(found, (*found.shape[:3], 3)))).permute(0, 3, 1, 2)
+        return torch.from_numpy(found.repeat(3 // found.shape[-1], axis=-1)).permute(0, 3, 1, 2)
 
 
 def load_mnist(
