@@ -13,9 +13,10 @@ import torch
 from PIL import Image
 
 from itta.data import cache as cache_module
-from itta.data.cache import CacheWarning, cache_home
+from itta.data.cache import cache_home
 from itta.data.folder import InMemory, load_folder, load_target
 from itta.data.images import read_image
+from itta.errors import InputWarning
 
 SIZE = 8
 
@@ -212,7 +213,7 @@ def test_a_place_that_cannot_be_written_is_done_without(
 ) -> None:
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("ITTA_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.warns(CacheWarning, match="ITTA_CACHE"):
+    with pytest.warns(InputWarning, match="ITTA_CACHE"):
         found = pixels(root)
     assert torch.equal(found, pixels(root, cache=False))
 
@@ -231,13 +232,13 @@ def test_a_full_disk_is_done_without(root: Path, home: Path) -> None:
     assert int(done.stdout) == int(pixels(root, cache=False).sum()), done.stderr
     assert not [f.name for f in home.iterdir() if f.suffix != ".lock"]  # nothing half made is left
     told = subprocess.run([sys.executable, "-c", FULL, str(root), "tell"], capture_output=True, text=True, timeout=120)
-    assert "CacheWarning" in told.stderr
+    assert "InputWarning" in told.stderr
     assert "File too large" in told.stderr
 
 
 def test_a_disk_that_would_be_filled_is_spared(root: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "_SPARE", 1e15)
-    with pytest.warns(CacheWarning, match="nearly full"):
+    with pytest.warns(InputWarning, match="nearly full"):
         pixels(root)
     assert not list(home.glob("*.npy"))
 

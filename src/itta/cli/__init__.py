@@ -3,7 +3,8 @@
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tyro
@@ -15,7 +16,7 @@ from itta.cli.list_ import list_
 from itta.cli.predict import predict
 from itta.cli.train import train
 from itta.cli.tune import tune
-from itta.errors import InputError
+from itta.errors import InputError, InputWarning
 
 VERBS: dict[str, Callable[..., Any]] = {
     "demo": demo,
@@ -31,16 +32,28 @@ for name, verb in VERBS.items():
     app.command(name=name)(verb)
 
 
-def tell_warning(message: Warning | str, *about: object) -> None:
-    """Say a warning in one line, without the line of code that gave it."""
-    print(f"itta: warning: {message}", file=sys.stderr)
+@contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Print our own warnings without the line of code that gave them, and others as usual."""
+    usual = warnings.showwarning
+
+    def tell(message: Warning | str, category: type[Warning], *about: Any, **more: Any) -> None:
+        if issubclass(category, InputWarning):
+            print(f"itta: warning: {message}", file=sys.stderr)
+        else:
+            usual(message, category, *about, **more)
+
+    warnings.showwarning = tell
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; a user's mistake is one line on the error stream and status 2."""
     try:
-        with warnings.catch_warnings():
-            warnings.showwarning = tell_warning  # type: ignore[assignment]
+        with warnings_in_one_line():
             app.cli(
                 args=argv,
                 prog="itta",

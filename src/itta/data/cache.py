@@ -22,16 +22,12 @@ import numpy as np
 from filelock import FileLock
 
 from itta.data.images import decoder_version, read_image
-from itta.errors import InputError
+from itta.errors import InputError, InputWarning
 
 FORMAT = 1
 _CHUNK = 64  # images decoded, then written
 _SPARE = 1.05  # of the space a cache needs, to leave some
 Report = Callable[[int, int], None]
-
-
-class CacheWarning(UserWarning):
-    """Images are decoded in every run, because they cannot be kept."""
 
 
 class Damaged(Exception):
@@ -103,7 +99,7 @@ def open_cache(origin: str, paths: Sequence[str], size: int, report: Report, ane
         warnings.warn(
             f"decoded images cannot be kept in {folder} ({getattr(error, 'strerror', None) or error}), so every run "
             "decodes them: name another directory in ITTA_CACHE, or turn this off with --no-cache.",
-            CacheWarning,
+            InputWarning,
             stacklevel=2,
         )
         return None

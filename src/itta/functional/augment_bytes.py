@@ -26,8 +26,9 @@ def augment_bytes(images: Tensor, drawn: Augmentation) -> Tensor:
     work = _Work(size * size)
     factors = zip(*(v.tolist() for v in (drawn.brightness, drawn.contrast, drawn.saturation, drawn.hue, drawn.grey)))
     for i, (brightness, contrast, saturation, hue, grey) in enumerate(factors):
-        pixels = _crop(images[i : i + 1], boxes[i], flips[i])
-        if _is_grey(pixels):  # drawings and old photos: no colours to change
+        cropped = _crop(images[i : i + 1], boxes[i])
+        pixels = cropped.transpose(2, 0, 1)[:, :, ::-1] if flips[i] else cropped.transpose(2, 0, 1)
+        if _is_grey(cropped, work.third):  # drawings and old photos: no colours to change
             x = work.x[:1]
             np.copyto(x[0].reshape(size, size), pixels[0])
             _contrast(x, _ONE, work.ones, brightness, contrast)
@@ -50,6 +51,7 @@ class _Work:
     def __init__(self, pixels: int) -> None:
         n = -(-pixels // -(-pixels // _PART))  # parts of about the same size
         self.parts = [slice(start, min(start + n, pixels)) for start in range(0, pixels, n)]
+        self.third = np.arange(3 * pixels - 1) % 3 == 2
         self.ones = np.ones(pixels, dtype=np.float32)
         self.x = np.empty((3, pixels), dtype=np.float32)
         self.y = np.empty((3, n), dtype=np.float32)
@@ -67,22 +69,26 @@ def whole_pixels(box: Tensor, size: int) -> list[list[int]]:
     return torch.cat((corner, extent), dim=1).int().tolist()
 
 
-def _crop(image: Tensor, box: list[int], flip: bool) -> np.ndarray:
-    """Cut a box out of one image, scale it back to full size and mirror it: uint8 [3, S, S]."""
+def _crop(image: Tensor, box: list[int]) -> np.ndarray:
+    """Cut a box out of one image and scale it back to full size: uint8 [S, S, 3]."""
     top, left, height, width = box
     cut = image[:, :, top : top + height, left : left + width]
-    pixels = torch.ops.aten.upsample_bilinear2d(cut, image.shape[2:], False)[0].numpy()
-    return pixels[:, :, ::-1] if flip else pixels
-
-
-def _is_grey(pixels: np.ndarray) -> bool:
-    red, green, blue = pixels
-    middle = len(red) // 2
-    return (
-        np.array_equal(red[middle], green[middle])  # nearly always enough to tell
-        and np.array_equal(red, green)
-        and np.array_equal(green, blue)
+    return np.ascontiguousarray(
+        torch.ops.aten.upsample_bilinear2d(cut, image.shape[2:], False)[0].permute(1, 2, 0).numpy()
     )
+
+
+def _is_grey(pixels: np.ndarray, third: np.ndarray) -> bool:
+    """Whether red, green and blue, which follow one another, are equal in every pixel [S, S, 3].
+
+    Every value is compared with the next one, and every third comparison, blue with the next red, does not count: so
+    all memory is read in one go, which is several times as fast as a look at each channel.
+    """
+    middle = pixels[len(pixels) // 2]
+    if not np.array_equal(middle[:, 0], middle[:, 1]):  # nearly always enough to tell
+        return False
+    values = pixels.reshape(-1)
+    return bool(((values[:-1] == values[1:]) | third).all())
 
 
 def _contrast(x: np.ndarray, luma: np.ndarray, ones: np.ndarray, brightness: float, contrast: float) -> None:
