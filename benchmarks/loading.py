@@ -48,9 +48,7 @@ def measure(options: Options) -> Result:
     dataset = load_dataset(options.data, image_size=options.image_size)
     domains = tuple(dataset.domains)
     loader = TrainLoader(dataset, split(dataset, 0), domains, options.batch, seed=0)
-    for (
-        images
-    ) in dataset.domains.values():  # makes the cache, if there is none, and checks it, as each process does once
+    for images in dataset.domains.values():  # makes the cache if there is none, and checks it, as a process does once
         for start in range(0, len(images), options.batch):
             images.read(np.arange(start, min(start + options.batch, len(images))))
     rng = random.Random(0)

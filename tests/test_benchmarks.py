@@ -106,7 +106,7 @@ def test_the_pillow_chain_augments_as_much_as_ours(load, folder):
     assert 0 <= images.min() < images.max() <= 1
     grey = (images[:, 0] == images[:, 1]).all((1, 2)).float().mean()
     assert 0.03 < grey < 0.2
-    tiles = torch.from_numpy(np.asarray(Image.open(path).resize((16, 16)))).permute(2, 0, 1).repeat(200, 1, 1, 1)
+    tiles = torch.from_numpy(np.array(Image.open(path).resize((16, 16)))).permute(2, 0, 1).repeat(200, 1, 1, 1)
     ours = augment_bytes(tiles, draw_augmentation(200, torch.Generator().manual_seed(0)))
     for one, other in ((images.mean((2, 3)), ours.mean((2, 3))), (images.std((2, 3)), ours.std((2, 3)))):
         torch.testing.assert_close(one.mean(0), other.mean(0), atol=0.05, rtol=0)

@@ -253,8 +253,8 @@ def test_labels_are_used_for_the_score_only(models, drawn, monkeypatch, tmp_path
 
     real, results = folder._labelled, []
 
-    def turned(by_class, classes, image_size):
-        images = real(by_class, classes, image_size)
+    def turned(*args):
+        images = real(*args)
         images.labels = 1 - images.labels
         return images
 
