@@ -28,17 +28,16 @@ def augment_bytes(images: Tensor, drawn: Augmentation) -> Tensor:
     for i, (brightness, contrast, saturation, hue, grey) in enumerate(factors):
         cropped = _crop(images[i : i + 1], boxes[i])
         pixels = cropped.transpose(2, 0, 1)[:, :, ::-1] if flips[i] else cropped.transpose(2, 0, 1)
-        if _is_grey(cropped, work.third):  # drawings and old photos: no colours to change
-            x = work.x[:1]
-            np.copyto(x[0].reshape(size, size), pixels[0])
-            _contrast(x, _ONE, work.ones, brightness, contrast)
-            out[i] = x
+        colours = not _is_grey(cropped, work.third)
+        x = work.x if colours else work.x[:1]
+        np.copyto(x.reshape(-1, size, size), pixels[: len(x)])
+        scale, offset = _contrast(x, _LUMA if colours else _ONE, work.ones, brightness, contrast)
+        if not colours:  # drawings and old photos: that was all there is to change
+            x *= scale
+            np.add(x, offset, out=out[i])
             continue
-        x = work.x
-        np.copyto(x.reshape(3, size, size), pixels)
-        _contrast(x, _LUMA, work.ones, brightness, contrast)
         for part in work.parts:
-            _saturate(x[:, part], work.planes[0], saturation)
+            _saturate(x[:, part], work.planes[0], scale, offset, saturation)
             _turn_hue(x[:, part], work.y, work.planes, out[i, :, part], hue)
         if grey:
             out[i] = _LUMA @ out[i]
@@ -91,26 +90,36 @@ def _is_grey(pixels: np.ndarray, third: np.ndarray) -> bool:
     return bool(((values[:-1] == values[1:]) | third).all())
 
 
-def _contrast(x: np.ndarray, luma: np.ndarray, ones: np.ndarray, brightness: float, contrast: float) -> None:
-    """Scale pixels [C, n] from 0–255 to 0–1, and change brightness and contrast on the way.
+def _contrast(
+    x: np.ndarray, luma: np.ndarray, ones: np.ndarray, brightness: float, contrast: float
+) -> tuple[np.float32, np.float32]:
+    """Brighten pixels [C, n] of 0–255 and change their contrast; return what is left to do: a factor and a summand.
 
     A factor up to 1 moves pixels between values that are in range, so only larger ones need a clamp, here and below.
+    What needs none is left for the next step to do in one go.
     """
+    scale = brightness / 255
     if brightness > 1:
-        np.minimum(x, np.float32(255 / brightness), out=x)
-    mean = float(luma @ (x @ ones)) / len(ones) * brightness / 255
-    x *= np.float32(contrast * brightness / 255)
-    x += np.float32((1 - contrast) * mean)
-    if contrast > 1:
+        x *= np.float32(scale)
         np.clip(x, 0, 1, out=x)
+        scale = 1.0
+    mean = float(luma @ (x @ ones)) / len(ones) * scale
+    scale, offset = scale * contrast, (1 - contrast) * mean
+    if contrast > 1:
+        x *= np.float32(scale)
+        x += np.float32(offset)
+        np.clip(x, 0, 1, out=x)
+        scale, offset = 1.0, 0.0
+    return np.float32(scale), np.float32(offset)
 
 
-def _saturate(x: np.ndarray, grey: np.ndarray, saturation: float) -> None:
-    """Blend pixels [3, n] with their luma."""
+def _saturate(x: np.ndarray, grey: np.ndarray, scale: np.float32, offset: np.float32, saturation: float) -> None:
+    """Scale pixels [3, n], add the offset, and blend with their luma."""
     grey = grey[: x.shape[1]]
     np.dot(_LUMA, x, out=grey)
-    grey *= np.float32(1 - saturation)
-    x *= np.float32(saturation)
+    grey *= np.float32(scale * (1 - saturation))
+    grey += offset
+    x *= np.float32(scale * saturation)
     x += grey
     if saturation > 1:
         np.clip(x, 0, 1, out=x)
