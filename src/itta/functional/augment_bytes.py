@@ -5,6 +5,8 @@ through the whole batch. What differs from `augment`: the crop's box is rounded 
 8 bits, both as torchvision does it. The colours are the same to rounding error.
 """
 
+from functools import cache
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from itta.functional.augment import LUMA, Augmentation
 _LUMA = np.array(LUMA, dtype=np.float32)
 _ONE = np.ones(1, dtype=np.float32)
 _PART = 2**15  # pixels coloured at a time: what one core's cache holds
-_STEEP = np.float32(2**20)
+_SIGN = np.int32(-(2**31))  # the bit of a float that holds its sign
 
 
 def augment_bytes(images: Tensor, drawn: Augmentation) -> Tensor:
@@ -50,11 +52,16 @@ class _Work:
     def __init__(self, pixels: int) -> None:
         n = -(-pixels // -(-pixels // _PART))  # parts of about the same size
         self.parts = [slice(start, min(start + n, pixels)) for start in range(0, pixels, n)]
-        self.third = np.arange(3 * pixels - 1) % 3 == 2
+        self.third = _every_third(3 * pixels - 1)
         self.ones = np.ones(pixels, dtype=np.float32)
         self.x = np.empty((3, pixels), dtype=np.float32)
         self.y = np.empty((3, n), dtype=np.float32)
         self.planes = np.empty((4, n), dtype=np.float32)
+
+
+@cache
+def _every_third(n: int) -> np.ndarray:
+    return np.arange(n) % 3 == 2
 
 
 def whole_pixels(box: Tensor, size: int) -> list[list[int]]:
@@ -129,8 +136,8 @@ def _turn_hue(x: np.ndarray, y: np.ndarray, planes: np.ndarray, out: np.ndarray,
     """Turn the hue of pixels [3, n] without computing it.
 
     Thirds of the circle permute the channels; a rest of at most a sixth is left. Let C = high − low. While the hue
-    goes round, a channel is low + clamp(C + low − (sum of the other two) + itself …, 0, C), a trapezium, and a turn
-    shifts it by |rest| · C, up or down by the sign of the difference of the other two:
+    goes round, a channel is low + clamp(C + low − (sum of the other two) + itself, 0, C), a trapezium, and a turn
+    shifts its flanks by rest · C, up or down by the sign of the difference of the other two:
     x'_r = clamp(2·r + high + low − (r + g + b) − sign(g − b)·rest·C, low, high), likewise for g (b − r) and b (r − g).
     """
     thirds = round(3 * turn)
@@ -143,14 +150,12 @@ def _turn_hue(x: np.ndarray, y: np.ndarray, planes: np.ndarray, out: np.ndarray,
     np.maximum(red, green, out=high)
     np.maximum(high, blue, out=high)
     np.subtract(high, low, out=shift)
-    shift *= np.float32(abs(rest))
-    np.subtract(green, blue, out=y[0])
-    np.subtract(blue, red, out=y[1])
-    np.subtract(red, green, out=y[2])
-    y *= np.copysign(_STEEP, np.float32(rest))  # clamped to ± shift this is its sign times shift, but for a hair
-    np.minimum(y, shift, out=y)
-    np.negative(shift, out=shift)
-    np.maximum(y, shift, out=y)
+    shift *= np.float32(rest)
+    for channel in range(3):
+        np.subtract(x[(channel + 1) % 3], x[(channel + 2) % 3], out=y[channel])
+    bits = y.view(np.int32)
+    bits &= _SIGN  # sign · shift, as np.copysign would do it, but that takes one number after the other
+    bits ^= shift.view(np.int32)
     np.add(low, high, out=other)
     other -= red
     other -= green
