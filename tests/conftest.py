@@ -1,5 +1,7 @@
 """What many tests share: a toy task that a small network learns in seconds, batches of it, and Adam written out."""
 
+import os
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -17,6 +19,8 @@ from itta.nn.small_cnn import SmallCNN
 from itta.nn.style_bank import collect_styles
 
 torch.set_num_threads(1)  # tests run side by side
+os.environ["ITTA_CACHE"] = tempfile.mkdtemp(prefix="itta-cache-")  # not the user's own
+os.environ.pop("ITTA_DATA", None)
 
 SIZE = 16
 TINTS = {"warm": (1.0, 0.6, 0.3), "cold": (0.3, 0.6, 1.0)}

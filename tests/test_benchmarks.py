@@ -5,10 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from itta.algorithms import ALGORITHMS
+from itta.functional.augment import draw_augmentation
+from itta.functional.augment_bytes import augment_bytes
 
 ROOT = Path(__file__).parents[1]
 TINY = ("--backbone", "small_cnn", "--image-size", "16", "--batch", "4", "--rounds", "1", "--threads", "1")
@@ -71,6 +75,46 @@ def test_json_is_one_object_of_ratios(name, flags, expected):
         assert entry["spread"] >= 0
     base = {"step_cost": "consistency", "adapt_cost": "source", "methods_cost": "erm"}[name]
     assert found[base] == {"ratio": 1.0, "spread": 0.0}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("a/x", "a/y", "b/x", "b/y"):
+        (tmp_path / name).mkdir(parents=True)
+        for i in range(4):
+            Image.fromarray(rng.integers(0, 256, (20, 24, 3), dtype=np.uint8)).save(tmp_path / name / f"{i}.jpg")
+    return tmp_path
+
+
+def test_loading_compares_and_tells_how_long_steps_wait(run, folder, capsys):
+    run("loading", *TINY, "--data", str(folder), "--steps", "2", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"pillow", "cache", "pillow speed", "cache speed", "cache waiting"}
+    assert found["pillow"] == found["pillow speed"] == {"ratio": 1.0, "spread": 0.0}
+    assert found["cache"]["ratio"] * found["cache speed"]["ratio"] == pytest.approx(1)
+    assert 0 <= found["cache waiting"]["ratio"] < 1
+
+
+def test_loading_needs_images(run):
+    with pytest.raises(SystemExit, match="--data FOLDER"):
+        run("loading", *TINY)
+
+
+def test_the_pillow_chain_augments_as_much_as_ours(load, folder):
+    """What it is compared with must not be cheaper for doing less."""
+    loading = load("loading")
+    rng, path = loading.random.Random(0), folder / "a/x/0.jpg"
+    images = torch.stack([loading.pillow_image(path, 16, rng) for _ in range(200)])
+    assert images.shape == (200, 3, 16, 16)
+    assert 0 <= images.min() < images.max() <= 1
+    grey = (images[:, 0] == images[:, 1]).all((1, 2)).float().mean()
+    assert 0.03 < grey < 0.2
+    tiles = torch.from_numpy(np.array(Image.open(path).resize((16, 16)))).permute(2, 0, 1).repeat(200, 1, 1, 1)
+    ours = augment_bytes(tiles, draw_augmentation(200, torch.Generator().manual_seed(0)))
+    for one, other in ((images.mean((2, 3)), ours.mean((2, 3))), (images.std((2, 3)), ours.std((2, 3)))):
+        torch.testing.assert_close(one.mean(0), other.mean(0), atol=0.05, rtol=0)
+        torch.testing.assert_close(one.std(0), other.std(0), atol=0.03, rtol=0)
 
 
 def test_table_has_a_row_per_job(run, capsys):

@@ -23,7 +23,7 @@ from itta.nn import BACKBONES
 
 TINTS = {"dawn": (255, 160, 90), "noon": (230, 230, 230), "night": (70, 90, 160)}
 TINY = ("--backbone", "small_cnn", "--weights", "none", "--image-size", "16", "--steps", "2")
-VERBS = ("demo", "train", "adapt", "tune", "predict", "report", "records", "cam", "inspect", "list")
+VERBS = ("demo", "train", "adapt", "tune", "predict", "report", "records", "cam", "inspect", "data", "list")
 
 
 @pytest.fixture(scope="module")
@@ -255,8 +255,8 @@ def test_labels_are_used_for_the_score_only(models, drawn, monkeypatch, tmp_path
 
     real, results = folder._labelled, []
 
-    def turned(by_class, classes, image_size):
-        images = real(by_class, classes, image_size)
+    def turned(*args):
+        images = real(*args)
         images.labels = 1 - images.labels
         return images
 

@@ -1,4 +1,4 @@
-"""The one exception for mistakes that a user can mend."""
+"""The one exception for mistakes that a user can mend, and the one warning."""
 
 
 class InputError(ValueError):
@@ -6,6 +6,10 @@ class InputError(ValueError):
 
     The command line prints its message without a traceback; everything else that escapes is a bug of ours.
     """
+
+
+class InputWarning(UserWarning):
+    """Something the user may want to mend, told in one line, while the work goes on without it."""
 
 
 def unknown(kind: str, name: str, choices: "list[str] | tuple[str, ...]") -> InputError:

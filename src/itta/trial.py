@@ -12,7 +12,7 @@ from itta.seeds import derive_seed
 
 @dataclass(frozen=True)
 class Trial:
-    dataset: str  # "emoji" or the path of a folder
+    dataset: str  # a name, or the path of a folder or a manifest
     algorithm: str
     train_domains: tuple[str, ...]
     test_domains: tuple[str, ...] = ()

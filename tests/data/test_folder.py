@@ -6,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
+from itta.data import cache as cache_module
 from itta.data import folder as folder_module
 from itta.data import load_dataset
 from itta.data.folder import FolderImages, list_images, load_folder, load_target
@@ -83,15 +84,18 @@ def test_too_much_memory_is_told_in_gigabytes() -> None:
         FolderImages([Path("a.png")] * 1000, [0] * 1000, image_size=10_000_000)
 
 
-def test_each_image_is_decoded_once_even_by_many_threads(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cache", [True, False])
+def test_each_image_is_decoded_once_even_by_many_threads(
+    root: Path, cache: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     decoded: list[str] = []
 
     def counting(path: str, size: int) -> np.ndarray:
         decoded.append(path)
         return read_image(path, size)
 
-    monkeypatch.setattr(folder_module, "read_image", counting)
-    images = load_folder(root, image_size=4).domains["photo"]
+    monkeypatch.setattr(cache_module if cache else folder_module, "read_image", counting)
+    images = load_folder(root, image_size=4, cache=cache).domains["photo"]
     assert decoded == []
     with ThreadPoolExecutor(8) as pool:
         batches = list(pool.map(images.read, [[0, 1, 1], [1, 0, 2], [2, 2, 0]] * 8))
@@ -99,15 +103,17 @@ def test_each_image_is_decoded_once_even_by_many_threads(root: Path, monkeypatch
     torch.testing.assert_close(batches[0][1], batches[1][0])
 
 
-def test_what_is_read_is_the_callers_own(root: Path) -> None:
-    images = load_folder(root, image_size=4).domains["photo"]
+@pytest.mark.parametrize("cache", [True, False])
+def test_what_is_read_is_the_callers_own(root: Path, cache: bool) -> None:
+    images = load_folder(root, image_size=4, cache=cache).domains["photo"]
     images.read([0]).fill_(77)
     assert not (images.read([0]) == 77).any()
 
 
-def test_an_unreadable_image_is_named_when_read(root: Path) -> None:
+@pytest.mark.parametrize("cache", [True, False])
+def test_an_unreadable_image_is_named_when_read(root: Path, cache: bool) -> None:
     (root / "photo/dog/9.jpg").write_bytes(b"")
-    images = load_folder(root, image_size=4).domains["photo"]
+    images = load_folder(root, image_size=4, cache=cache).domains["photo"]
     assert len(images.read([0, 1])) == 2
     with pytest.raises(InputError, match=r"9\.jpg"):
         images.read([0, 2])

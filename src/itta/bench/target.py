@@ -18,6 +18,7 @@ from itta.bench.evaluate import Outcome, evaluate
 from itta.data import load_dataset
 from itta.data.dataset import Images, JoinedImages, target_indices
 from itta.data.folder import load_target
+from itta.data.published import MNIST_NAMES, locate
 from itta.errors import InputError, unknown
 from itta.records import Record, replace_text
 from itta.report.plots import plot_stream
@@ -57,9 +58,11 @@ def find_stream(
     domains: Domains = "in_turn",
     seed: int = 0,
     concentration: float = 0.1,
+    data_root: Path | None = None,
+    cache: bool = True,
 ) -> Target:
     """The images of one or several domains, in the order in which they are to arrive."""
-    targets = [find_target(model, data, name) for name in names or (None,)]
+    targets = [find_target(model, data, name, data_root, cache) for name in names or (None,)]
     if len(targets) == 1 and classes == "iid":
         return targets[0]  # put in order as it is read
     labelled = all(t.labelled for t in targets)
@@ -72,25 +75,27 @@ def find_stream(
     return Target(" + ".join(t.name for t in targets), images, indices, labelled, ordered=True)
 
 
-def find_target(model: Path, data: str, domain: str | None) -> Target:
-    """A domain of the embedded data, root/domain/class/image with a domain named, or root/class/image."""
+def find_target(
+    model: Path, data: str, domain: str | None, data_root: Path | None = None, cache: bool = True
+) -> Target:
+    """A domain of data known by name, root/domain/class/image with a domain named, root/class/image, or a manifest."""
     description = read_description(model)
     size, classes = description["image_size"], tuple(description["classes"])
-    if data == "emoji":
+    if data in ("emoji", *MNIST_NAMES):
         trial = trial_of(model)
-        dataset = load_dataset(data, image_size=size, strict=trial.strict)
+        dataset = load_dataset(data, image_size=size, strict=trial.strict, root=data_root, seed=trial.trial_seed)
         if dataset.classes != classes:
-            raise InputError(f"the model knows the classes {', '.join(classes)}, not those of the emoji data.")
+            raise InputError(f"the model knows the classes {', '.join(classes)}, not those of the {data} data.")
         name = domain or next(iter(trial.test_domains), None)
         if name is None:
             raise InputError(f"name the target with --domain. Choices: {', '.join(dataset.domains)}.")
         indices = target_indices(dataset, name, trial.trial_seed) if name in dataset.domains else np.arange(0)
         return Target(name, dataset.domain(name), indices, True)
-    root = Path(data) / domain if domain else Path(data)
-    if domain and Path(data).is_dir() and not root.is_dir():
-        raise unknown("domain", domain, sorted(f.name for f in Path(data).iterdir() if f.is_dir()))
-    images = load_target(root, classes, image_size=size)
-    return Target(domain or root.resolve().name, images, np.arange(len(images)), bool((images.labels >= 0).all()))
+    root = locate(data, data_root)
+    if domain and root.is_dir() and not (root / domain).is_dir():
+        raise unknown("domain", domain, sorted(f.name for f in root.iterdir() if f.is_dir()))
+    images = load_target(root, classes, image_size=size, domain=domain, cache=cache)
+    return Target(domain or root.resolve().stem, images, np.arange(len(images)), bool((images.labels >= 0).all()))
 
 
 def compare(

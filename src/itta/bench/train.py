@@ -55,7 +55,7 @@ def train(
 ) -> Algorithm:
     """Train into ``out``, going on from what is there; returns the trained model, also saved in ``out``."""
     if dataset is None:
-        dataset = load_dataset(trial.dataset, image_size=trial.image_size, strict=trial.strict)
+        dataset = load_dataset(trial.dataset, image_size=trial.image_size, strict=trial.strict, seed=trial.trial_seed)
     for domain in (*trial.train_domains, *trial.test_domains):
         dataset.domain(domain)
     splits = split(dataset, trial.trial_seed)

@@ -20,7 +20,7 @@ from itta.bench.evaluate import evaluate
 from itta.bench.target import trial_of
 from itta.bench.train import train
 from itta.data import load_dataset
-from itta.data.dataset import DomainDataset, target_indices
+from itta.data.dataset import DomainDataset, prepare, target_indices
 from itta.errors import InputError
 from itta.records import replace_text
 from itta.trial import Trial
@@ -53,6 +53,8 @@ def tune(
     seeds: Sequence[int] = (0,),
     batch_size: int = 32,
     guard: bool | None = None,
+    data_root: Path | None = None,
+    cache: bool = True,
     report: Report = lambda what, done, total: None,
 ) -> Choice:
     """Choose among the adapters' candidates and write the choice into the model's directory."""
@@ -64,7 +66,15 @@ def tune(
         )
     candidates = [Candidate(name, settings) for name in adapters for settings in find_adapter(name).candidates]
     source = data or trial.dataset
-    dataset = load_dataset(source, image_size=trial.image_size, strict=trial.strict)
+    dataset = load_dataset(
+        source,
+        image_size=trial.image_size,
+        strict=trial.strict,
+        root=data_root,
+        cache=cache,
+        seed=trial.trial_seed,
+    )
+    prepare(dataset, trial.train_domains, report)
     plain: dict[str, float] = {}
     gains: dict[str, dict[str, float]] = {str(c): {} for c in candidates}
     for domain in trial.train_domains:

@@ -2,13 +2,16 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tyro
 
 from itta.cli.adapt import adapt
 from itta.cli.cam import cam
+from itta.cli.data import data
 from itta.cli.demo import demo
 from itta.cli.inspect import inspect
 from itta.cli.list_ import list_
@@ -17,7 +20,7 @@ from itta.cli.records import records
 from itta.cli.report import report
 from itta.cli.train import train
 from itta.cli.tune import tune
-from itta.errors import InputError
+from itta.errors import InputError, InputWarning
 
 VERBS: dict[str, Callable[..., Any]] = {
     "demo": demo,
@@ -29,6 +32,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "records": records,
     "cam": cam,
     "inspect": inspect,
+    "data": data,
     "list": list_,
 }
 app = tyro.extras.SubcommandApp()
@@ -36,15 +40,34 @@ for name, verb in VERBS.items():
     app.command(name=name)(verb)
 
 
+@contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Print our own warnings without the line of code that gave them, and others as usual."""
+    usual = warnings.showwarning
+
+    def tell(message: Warning | str, category: type[Warning], *about: Any, **more: Any) -> None:
+        if issubclass(category, InputWarning):
+            print(f"itta: warning: {message}", file=sys.stderr)
+        else:
+            usual(message, category, *about, **more)
+
+    warnings.showwarning = tell
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; a user's mistake is one line on the error stream and status 2."""
     try:
-        app.cli(
-            args=argv,
-            prog="itta",
-            description="Train on several image domains, adapt at test time without labels.",
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
+        with warnings_in_one_line():
+            app.cli(
+                args=argv,
+                prog="itta",
+                description="Train on several image domains, adapt at test time without labels.",
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
         sys.stdout.flush()  # here, where a reader that has gone is taken care of
     except InputError as error:
         print(f"itta: error: {error}", file=sys.stderr)

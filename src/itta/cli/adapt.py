@@ -24,6 +24,8 @@ def adapt(
     batch_size: int = 32,
     seed: int = 0,
     out: Path | None = None,
+    data_root: Path | None = None,
+    cache: bool = True,
     threads: int = 0,
     json: bool = False,
 ) -> None:
@@ -34,7 +36,8 @@ def adapt(
 
     Args:
         model: Directory of a trained model.
-        data: "emoji", or a folder: root/class/image, or root/domain/class/image with --domain.
+        data: "emoji", a data set of itta data list, a manifest, or a folder: root/class/image, or
+            root/domain/class/image with --domain.
         domain: The target domain; several make a stream of them all.
         order: How the classes arrive: at random, one after another, or in clusters.
         domains: How several domains arrive: one after another, gliding from one to the next, mixed, or coming again.
@@ -46,19 +49,23 @@ def adapt(
         batch_size: Images per batch of the stream.
         seed: Seed of the stream's order.
         out: Also write records, predictions and a figure to this directory.
+        data_root: Where data sets known by name lie; else ITTA_DATA says so.
+        cache: Keep decoded images on disk for the next run.
         threads: CPU threads; 0 leaves it to torch.
         json: Print the result as JSON.
     """
     from itta.adapters import adapt as make_adapter
     from itta.bench.checkpoint import load
     from itta.bench.target import compare, find_stream, summarise, write_comparison
+    from itta.data.dataset import prepare_images
 
     use_threads(threads)
     check_at_least(1, batch_size=batch_size)
     trained = load(model)
     chosen = make_adapter(trained, **adapter_of(model, adapter, preset, settings), guard=guard or None)
-    target = find_stream(model, data, domain, order, domains, seed, concentration)
+    target = find_stream(model, data, domain, order, domains, seed, concentration, data_root, cache)
     with progress_bars(json) as report:
+        prepare_images(target.images, target.name, report)
         outcomes = compare(trained, target, chosen, batch_size, seed, report)
     result = summarise(target, chosen, *outcomes)
     how = {"order": order, "domains": domains, "concentration": concentration, "batch_size": batch_size, "seed": seed}

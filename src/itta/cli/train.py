@@ -29,6 +29,8 @@ def train(
     augment: bool = True,
     strict: bool = False,
     allow_missing_classes: bool = False,
+    data_root: Path | None = None,
+    cache: bool = True,
     threads: int = 0,
     json: bool = False,
 ) -> None:
@@ -38,7 +40,7 @@ def train(
     itta train photos/ --target site-4 --image-size 96 --steps 1000 --set lr=1e-4 batch_size=16 --out runs/sites
 
     Args:
-        data: "emoji", or a folder root/domain/class/image.
+        data: "emoji", a data set of itta data list, a folder root/domain/class/image, or a manifest (CSV, JSON).
         out: Directory of the run and of the trained model.
         target: Domains kept out of training and used to measure; none means train on all.
         source: Domains to train on; none means all but the targets.
@@ -55,6 +57,8 @@ def train(
         augment: Crop, flip and jitter the training images as DomainBed does.
         strict: With emoji: also hold out the emoji themselves, not only the style.
         allow_missing_classes: Accept domains that lack some classes.
+        data_root: Where data sets known by name lie; else ITTA_DATA says so.
+        cache: Keep decoded images on disk for the next run.
         threads: CPU threads; 0 leaves it to torch.
         json: Print the last record as JSON.
     """
@@ -62,12 +66,21 @@ def train(
     from itta.algorithms.itta import PRESETS
     from itta.bench.train import train as run
     from itta.data import load_dataset
+    from itta.data.dataset import prepare
     from itta.trial import Trial
 
     use_threads(threads)
     check_at_least(1, steps=steps, eval_every=eval_every, image_size=image_size)
     overrides = {**(PRESETS[preset] if algorithm == "itta" else {}), **parse_settings(settings)}
-    dataset = load_dataset(data, image_size=image_size, strict=strict, allow_missing_classes=allow_missing_classes)
+    dataset = load_dataset(
+        data,
+        image_size=image_size,
+        strict=strict,
+        allow_missing_classes=allow_missing_classes,
+        root=data_root,
+        cache=cache,
+        seed=seed,
+    )
     for name in (*target, *source):
         dataset.domain(name)
     sources = source or tuple(d for d in dataset.domains if d not in target)
@@ -89,6 +102,7 @@ def train(
         overrides=overrides,
     )
     with progress_bars(json) as report:
+        prepare(dataset, (*sources, *target), report)
         run(
             trial,
             out,

@@ -17,6 +17,8 @@ def tune(
     seeds: int = 1,
     batch_size: int = 32,
     guard: bool = False,
+    data_root: Path | None = None,
+    cache: bool = True,
     threads: int = 0,
     json: bool = False,
 ) -> None:
@@ -32,6 +34,8 @@ def tune(
         seeds: Orders of the stream to average over.
         batch_size: Images per batch of the stream.
         guard: Watch the adapters while choosing, as they will be watched later.
+        data_root: Where data sets known by name lie; else ITTA_DATA says so.
+        cache: Keep decoded images on disk for the next run.
         threads: CPU threads; 0 leaves it to torch.
         json: Print the result as JSON.
     """
@@ -41,7 +45,17 @@ def tune(
     check_at_least(1, batch_size=batch_size, seeds=seeds)
     with progress_bars(json) as report:
         orders = range(seeds)
-        choice = run(model, adapter, data=data, seeds=orders, batch_size=batch_size, guard=guard or None, report=report)
+        choice = run(
+            model,
+            adapter,
+            data=data,
+            seeds=orders,
+            batch_size=batch_size,
+            guard=guard or None,
+            data_root=data_root,
+            cache=cache,
+            report=report,
+        )
     if json:
         print_json(asdict(choice))
         return

@@ -1,8 +1,8 @@
 """A data set of named domains, and its cut into what is trained on and what is held out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -34,6 +34,13 @@ class Images(Protocol):
         """Return uint8 [B, 3, S, S], decoding each image at most once per process."""
 
 
+@runtime_checkable
+class Prepared(Protocol):
+    """Images that can be made ready before they are read."""
+
+    def prepare(self, report: Callable[[int, int], None]) -> None: ...
+
+
 @dataclass(frozen=True)
 class JoinedImages:
     """Several domains as one: the images of the first, then those of the second, and so on."""
@@ -59,6 +66,11 @@ class JoinedImages:
 
     def __len__(self) -> int:
         return int(self.starts[-1])
+
+    def prepare(self, report: Callable[[int, int], None]) -> None:
+        for part in self.parts.values():
+            if isinstance(part, Prepared):
+                part.prepare(report)
 
     def read(self, indices: Sequence[int] | np.ndarray) -> torch.Tensor:
         indices = np.asarray(indices, dtype=np.int64)
@@ -108,6 +120,17 @@ class DomainDataset:
         if name not in self.domains:
             raise unknown("domain", name, tuple(self.domains))
         return self.domains[name]
+
+
+def prepare(dataset: DomainDataset, domains: Sequence[str], report: Callable[[str, int, int], None]) -> None:
+    """Decode the images of some domains into the cache now, where they have one, and report how far it is."""
+    for domain in domains:
+        prepare_images(dataset.domain(domain), domain, report)
+
+
+def prepare_images(images: Images, name: str, report: Callable[[str, int, int], None]) -> None:
+    if isinstance(images, Prepared):
+        images.prepare(lambda done, total: report(f"decode {name}", done, total))
 
 
 class Split(NamedTuple):

@@ -1,4 +1,4 @@
-"""Images in folders: root/domain/class/image to train on, root/class/image or root/image as a target."""
+"""Images in folders, or listed: root/domain/class/image to train on, root/class/image or root/image as a target."""
 
 import os
 import re
@@ -9,38 +9,80 @@ from threading import Lock
 import numpy as np
 import torch
 
+from itta.data.cache import Damaged, Mapped, Report, open_cache
 from itta.data.dataset import DomainDataset, Images
 from itta.data.images import IMAGE_SUFFIXES, read_image
+from itta.data.manifest import is_manifest, read_manifest
 from itta.errors import InputError, unknown
 
 
-class FolderImages:
-    """Image files, decoded when first read and then kept.
+class InMemory:
+    """Pixels of image files, uint8 [N, S, S, 3], decoded when first read and then kept.
 
     The array is reserved whole, but the system hands out its pages as they are written, so it takes as much memory as
     has been read.
     """
 
+    def __init__(self, paths: Sequence[str], size: int) -> None:
+        self._paths, self._pixels = paths, _reserve(len(paths), size)
+        self._decoded = np.zeros(len(paths), dtype=bool)
+        self._lock = Lock()
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """Return the caller's own copy of some images."""
+        with self._lock:
+            for row in np.unique(rows[~self._decoded[rows]]):
+                self._pixels[row] = read_image(self._paths[row], self._pixels.shape[1]).transpose(1, 2, 0)
+                self._decoded[row] = True
+        return self._pixels[rows]
+
+
+class FolderImages:
+    """Image files: from the cache of decoded images if `origin` says which domain this is, else decoded here."""
+
     groups = None
 
-    def __init__(self, paths: Sequence[Path], labels: Sequence[int] | np.ndarray, image_size: int) -> None:
+    def __init__(
+        self, paths: Sequence[Path], labels: Sequence[int] | np.ndarray, image_size: int, origin: str | None = None
+    ) -> None:
+        if image_size < 1:
+            raise InputError(f"image_size is a number of pixels, 1 or more; got {image_size}.")
         self.names = [str(path) for path in paths]
         self.labels = np.asarray(labels, dtype=np.int64)
-        self._pixels = _reserve(len(paths), image_size)
-        self._decoded = np.zeros(len(paths), dtype=bool)
+        self._size, self._origin = image_size, origin
+        self._store: InMemory | Mapped | None = None if origin else InMemory(self.names, image_size)
         self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def read(self, indices: Sequence[int] | np.ndarray) -> torch.Tensor:
-        """Return uint8 [B, 3, S, S]."""
-        rows = np.asarray(indices, dtype=np.int64)
+    def prepare(self, report: Report = lambda done, total: None) -> None:
+        """Decode all images into the cache, unless they are there; the first read does it otherwise."""
         with self._lock:
-            for row in np.unique(rows[~self._decoded[rows]]):
-                self._pixels[row] = read_image(self.names[row], self._pixels.shape[-1])
-                self._decoded[row] = True
-        return torch.from_numpy(self._pixels[rows])
+            if self._store is None:
+                self._open(report)
+
+    def read(self, indices: Sequence[int] | np.ndarray) -> torch.Tensor:
+        """Return uint8 [B, 3, S, S], in channels-last order."""
+        rows = np.asarray(indices, dtype=np.int64)
+        self.prepare()
+        assert self._store is not None
+        try:
+            pixels = self._store.read(rows)
+        except Damaged:
+            with self._lock:
+                self._open(lambda done, total: None, anew=True)
+            try:
+                pixels = self._store.read(rows)
+            except Damaged:  # again: do without
+                self._store = InMemory(self.names, self._size)
+                pixels = self._store.read(rows)
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2)
+
+    def _open(self, report: Report, anew: bool = False) -> None:
+        assert self._origin is not None
+        mapped = open_cache(self._origin, self.names, self._size, report, anew)
+        self._store = mapped or InMemory(self.names, self._size)
 
 
 def load_folder(
@@ -49,33 +91,56 @@ def load_folder(
     image_size: int,
     domains: Sequence[str] | None = None,
     allow_missing_classes: bool = False,
+    cache: bool = True,
 ) -> DomainDataset:
-    """Load root/domain/class/image, all sorted by name as DomainBed does, so that its splits come out the same."""
+    """Load root/domain/class/image, or a manifest of images, all sorted by name.
+
+    DomainBed sorts folders this way, so its splits come out the same.
+    """
     root = Path(root)
-    found = _subfolders(root)
+    found = files_by_class(root)
     if not found:
         raise InputError(f"no domain folders in {root}; expected images at {root}/domain/class/image.")
     for name in domains or ():
         if name not in found:
             raise unknown("domain", name, tuple(found))
-    files = {name: _by_class(folder) for name, folder in found.items() if domains is None or name in domains}
+    files = {name: by_class for name, by_class in found.items() if domains is None or name in domains}
     classes = tuple(sorted({label for by_class in files.values() for label in by_class}))
     for name, by_class in files.items():
-        _check_domain(found[name], by_class, classes, allow_missing_classes)
+        _check_domain(root, name, by_class, classes, allow_missing_classes)
     return DomainDataset(
-        name=root.resolve().name,
+        name=root.resolve().stem if is_manifest(root) else root.resolve().name,
         classes=classes,
-        domains={name: _labelled(by_class, classes, image_size) for name, by_class in files.items()},
+        domains={
+            name: _labelled(by_class, classes, image_size, str(root / name) if cache else None)
+            for name, by_class in files.items()
+        },
         image_size=image_size,
     )
 
 
-def load_target(root: str | Path, classes: Sequence[str], *, image_size: int) -> Images:
-    """Load a target: root/class/image with labels, or root/image (or one file) without, every label -1."""
+def files_by_class(root: Path) -> dict[str, dict[str, list[Path]]]:
+    """Domain -> class -> files of a folder or a manifest."""
+    if is_manifest(root):
+        return _listed(root)
+    return {name: _by_class(folder) for name, folder in _subfolders(root).items()}
+
+
+def load_target(
+    root: str | Path, classes: Sequence[str], *, image_size: int, domain: str | None = None, cache: bool = True
+) -> Images:
+    """Load a target: root/class/image with labels, or root/image (or one file) without, every label -1.
+
+    With a domain: root/domain/class/image or root/domain/image. Of a manifest, one domain, or all it lists.
+    """
     root = Path(root)
+    if is_manifest(root):
+        return _listed_target(root, classes, image_size, domain, cache)
+    root = root / domain if domain else root
+    origin = str(root) if cache and root.is_dir() else None
     if root.is_file() or not _subfolders(root):
         paths = list_images([root])
-        return FolderImages(paths, [-1] * len(paths), image_size)
+        return FolderImages(paths, [-1] * len(paths), image_size, origin)
     by_class = _by_class(root)
     for name in by_class:
         if name not in classes:
@@ -85,11 +150,11 @@ def load_target(root: str | Path, classes: Sequence[str], *, image_size: int) ->
         raise InputError(f"{root} holds both images and class folders; move the images into folders or elsewhere.")
     if not any(by_class.values()):
         raise InputError(f"no images in {root}; expected {root}/class/image with {_suffixes()}.")
-    return _labelled(by_class, classes, image_size)
+    return _labelled(by_class, classes, image_size, origin)
 
 
 def list_images(paths: Sequence[str | Path]) -> list[Path]:
-    """Return image files and those below folders, each once, in the order given; a folder counts 2 before 10."""
+    """Return image files and those below folders or in manifests, each once, in order; a folder counts 2 before 10."""
     found: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
@@ -99,18 +164,20 @@ def list_images(paths: Sequence[str | Path]) -> list[Path]:
             found += inside
         elif not path.exists():
             raise InputError(f"there is no file or folder {path}; check the path.")
+        elif is_manifest(path):
+            found += [entry.path for entry in read_manifest(path)]
         elif path.suffix.lower() not in IMAGE_SUFFIXES:
-            raise InputError(f"{path} is not an image file; expected {_suffixes()}, or a folder of such files.")
+            raise InputError(
+                f"{path} is not an image file; expected {_suffixes()}, a folder of such files, or a manifest of them."
+            )
         else:
             found.append(path)
     return list(dict.fromkeys(found))
 
 
 def _reserve(n: int, size: int) -> np.ndarray:
-    if size < 1:
-        raise InputError(f"image_size is a number of pixels, 1 or more; got {size}.")
     try:
-        return np.empty((n, 3, size, size), dtype=np.uint8)
+        return np.empty((n, size, size, 3), dtype=np.uint8)
     except MemoryError as error:
         need = n * 3 * size * size / 1e9
         raise InputError(
@@ -118,23 +185,59 @@ def _reserve(n: int, size: int) -> np.ndarray:
         ) from error
 
 
-def _labelled(by_class: dict[str, list[Path]], classes: Sequence[str], image_size: int) -> FolderImages:
+def _labelled(
+    by_class: dict[str, list[Path]], classes: Sequence[str], image_size: int, origin: str | None
+) -> FolderImages:
     paths = [path for paths in by_class.values() for path in paths]
     labels = [classes.index(name) for name, paths in by_class.items() for _ in paths]
-    return FolderImages(paths, labels, image_size)
+    return FolderImages(paths, labels, image_size, origin)
 
 
-def _check_domain(folder: Path, by_class: dict[str, list[Path]], classes: Sequence[str], allow_missing: bool) -> None:
+def _listed(manifest: Path) -> dict[str, dict[str, list[Path]]]:
+    """Domain -> class -> files of a manifest, in the order that folders of these names would have."""
+    found: dict[str, dict[str, list[Path]]] = {}
+    for entry in sorted(read_manifest(manifest), key=lambda entry: (entry.domain, entry.label, entry.path)):
+        if not entry.label:
+            raise InputError(f"{manifest}, line {entry.line}: no class; to train, every image needs one.")
+        found.setdefault(entry.domain, {}).setdefault(entry.label, []).append(entry.path)
+    return found
+
+
+def _listed_target(
+    manifest: Path, classes: Sequence[str], image_size: int, domain: str | None, cache: bool
+) -> FolderImages:
+    entries = read_manifest(manifest)
+    domains = tuple(dict.fromkeys(entry.domain for entry in entries))
+    if domain is not None and domain not in domains:
+        raise unknown("domain", domain, domains)
+    entries = [entry for entry in entries if domain in (None, entry.domain)]
+    for entry in entries:
+        if entry.label and entry.label not in classes:
+            raise InputError(f"{manifest}, line {entry.line}: {unknown('class', entry.label, tuple(classes))}")
+        if bool(entry.label) != bool(entries[0].label):
+            raise InputError(
+                f"{manifest}, lines {entries[0].line} and {entry.line}: only one has a class; give all one, or none."
+            )
+    labels = [classes.index(entry.label) if entry.label else -1 for entry in entries]
+    origin = f"{manifest}/{domain or ''}*" if cache else None  # in the order of the lines, unlike a domain to train on
+    return FolderImages([entry.path for entry in entries], labels, image_size, origin)
+
+
+def _check_domain(
+    root: Path, name: str, by_class: dict[str, list[Path]], classes: Sequence[str], allow_missing: bool
+) -> None:
+    folder = root / name
     if not any(by_class.values()):
         raise InputError(
-            f"no images in domain {folder.name!r}; expected {folder}/class/image with {_suffixes()}. "
+            f"no images in domain {name!r}; expected {folder}/class/image with {_suffixes()}. "
             "Remove the folder or name the domains to use."
         )
     missing = [name for name in classes if not by_class.get(name)]
     if missing and not allow_missing:
+        where = root if is_manifest(root) else folder / missing[0]
         raise InputError(
-            f"domain {folder.name!r} has no images of class {', '.join(map(repr, missing))}: nothing in "
-            f"{folder / missing[0]}. Add some, or go on without: allow_missing_classes=True, --allow-missing-classes."
+            f"domain {name!r} has no images of class {', '.join(map(repr, missing))}: nothing in "
+            f"{where}. Add some, or go on without: allow_missing_classes=True, --allow-missing-classes."
         )
 
 

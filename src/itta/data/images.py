@@ -6,17 +6,24 @@ from pathlib import Path
 from threading import Lock
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+import PIL
+from PIL import Image, ImageOps, UnidentifiedImageError, features
 
 from itta.errors import InputError
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 MAX_PIXELS = 100_000_000
+VERSION = 1  # of `read_image`: raise it when the same file gives other pixels
 
 # Only these decoders: Pillow knows others that start programs (EPS) or are hardly ever tried on hostile files.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _WHITE = {"F": 1.0, "I": 65535.0, "I;16": 65535.0, "I;16B": 65535.0, "I;16L": 65535.0}
 _bomb_limit = Lock()
+
+
+def decoder_version() -> str:
+    """Name everything that decides which pixels a file gives."""
+    return f"{VERSION} Pillow {PIL.__version__} jpeg {features.version('jpg')} webp {features.version('webp')}"
 
 
 def read_image(path: str | Path, size: int, max_pixels: int = MAX_PIXELS) -> np.ndarray:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from itta.data.dataset import Batch, DomainDataset, Images, Split
 from itta.errors import InputError
-from itta.functional.augment import augment, draw_augmentation, to_float
+from itta.functional.augment import draw_augmentation, to_float
+from itta.functional.augment_bytes import augment_bytes
 from itta.seeds import derive_seed
 
 MAX_BATCH_SIZE = 4096
@@ -56,7 +57,7 @@ class TrainLoader:
         pixels, labels = self._images[domain].read(indices), torch.from_numpy(self._images[domain].labels[indices])
         if not self.augment:
             return to_float(pixels), labels
-        return augment(pixels, draw_augmentation(len(pixels), self._generator("augment", domain, step))), labels
+        return augment_bytes(pixels, draw_augmentation(len(pixels), self._generator("augment", domain, step))), labels
 
     def _generator(self, purpose: str, domain: str, step: int) -> torch.Generator:
         return torch.Generator().manual_seed(derive_seed(self.seed, purpose, domain, step))

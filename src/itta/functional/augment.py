@@ -17,7 +17,7 @@ JITTER = 0.3
 FLIP = 0.5
 GREY = 0.1
 _ATTEMPTS = 10  # at a box that fits, then the whole image, as torchvision does
-_LUMA = (0.299, 0.587, 0.114)
+LUMA = (0.299, 0.587, 0.114)
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ def draw_augmentation(n: int, generator: torch.Generator) -> Augmentation:
 
 
 def to_float(images: Tensor) -> Tensor:
-    """Convert uint8 images to float32 in [0, 1]."""
-    return images.float() / 255
+    """Convert uint8 images to float32 in [0, 1], one channel after the other however the bytes are laid out."""
+    return images.to(torch.float32, memory_format=torch.contiguous_format) / 255
 
 
 def augment(images: Tensor, drawn: Augmentation) -> Tensor:
@@ -114,7 +114,7 @@ def _positions(centre: Tensor, start: Tensor, length: Tensor, size: int) -> Tens
 
 def _luma(x: Tensor) -> Tensor:
     red, green, blue = x.split(1, dim=1)
-    return red * _LUMA[0] + green * _LUMA[1] + blue * _LUMA[2]  # [N, 1, S, S]
+    return red * LUMA[0] + green * LUMA[1] + blue * LUMA[2]  # [N, 1, S, S]
 
 
 def _blend(x: Tensor, other: Tensor, share: Tensor) -> Tensor:

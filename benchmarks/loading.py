@@ -1,0 +1,145 @@
+"""How fast images reach a training step: the cache of decoded images, relative to decoding each time.
+
+Both take random images of a folder root/domain/class/image and augment them as DomainBed does. `pillow` opens, crops,
+mirrors and colours them one by one with Pillow, as torchvision does; `cache` is what `itta train` does: pixels from the
+cache, whole batches, `augment_bytes`. Then a network trains on such batches, made by another thread, and the share of
+the time that its steps wait for them is taken.
+"""
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageEnhance
+from torch import Tensor
+
+from benchmarks import timing
+from benchmarks.timing import Job, Ratio, Result, compare, interleave
+from itta.algorithms import ALGORITHMS, Task
+from itta.data import load_dataset
+from itta.data.dataset import DomainDataset, split
+from itta.data.loaders import TrainLoader, prefetch
+from itta.errors import InputError
+from itta.functional.augment import FLIP, GREY, JITTER, RATIO, SCALE
+from itta.hparams import default
+
+BASE = "pillow"
+
+
+@dataclass(frozen=True)
+class Options(timing.Options):
+    data: str = ""  # a folder root/domain/class/image
+    rounds: int = 5  # rounds to time
+    image_size: int = 128  # pixels on each side
+    batch: int = 32  # images of each domain
+    threads: int = 1  # threads of torch
+    batches: int = 4  # batches of each domain in a round
+    steps: int = 8  # training steps of a round; 0 leaves them out
+
+
+def measure(options: Options) -> Result:
+    if not options.data:
+        raise InputError("no images to load: give --data FOLDER with images at FOLDER/domain/class/image.")
+    dataset = load_dataset(options.data, image_size=options.image_size)
+    domains = tuple(dataset.domains)
+    loader = TrainLoader(dataset, split(dataset, 0), domains, options.batch, seed=0)
+    for images in dataset.domains.values():  # makes the cache if there is none, and checks it, as a process does once
+        for start in range(0, len(images), options.batch):
+            images.read(np.arange(start, min(start + options.batch, len(images))))
+    rng = random.Random(0)
+    n = options.batches * options.batch * len(domains)
+    jobs = {
+        BASE: Job(repeat(options.batches, lambda step: pillow_batches(dataset, options, rng)), n),
+        "cache": Job(repeat(options.batches, loader.batches), n),
+    }
+    seconds = interleave(jobs, options.rounds, options.json)
+    times = compare(seconds, BASE)
+    speed = compare({name: [1 / s for s in of_rounds] for name, of_rounds in seconds.items()}, BASE)
+    columns = {"time": times, "speed": speed}
+    if options.steps:
+        task = replace(options.task(), classes=dataset.classes, domains=domains)
+        columns["waiting"] = {"cache": waiting(loader, task, options)}
+    return Result(BASE, statistics.median(seconds[BASE]), columns)
+
+
+def repeat(n: int, run: Callable[[int], object]) -> Callable[[], None]:
+    def job() -> None:
+        for step in range(n):
+            run(step)
+
+    return job
+
+
+def pillow_batches(dataset: DomainDataset, options: Options, rng: random.Random) -> list[Tensor]:
+    """One batch of each domain, decoded and augmented image by image."""
+    return [
+        torch.stack(
+            [pillow_image(Path(rng.choice(images.names)), options.image_size, rng) for _ in range(options.batch)]
+        )
+        for images in dataset.domains.values()
+    ]
+
+
+def pillow_image(path: Path, size: int, rng: random.Random) -> Tensor:
+    """The chain of DomainBed for one file: crop, mirror, jitter in random order, grey, tensor."""
+    with Image.open(path) as file:
+        image = file.convert("RGB")
+    image = image.resize((size, size), Image.Resampling.BILINEAR, box=draw_box(image, rng))
+    if rng.random() < FLIP:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    for change in rng.sample((ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color, None), 4):
+        if change is None:
+            image = turn_hue(image, rng.uniform(-JITTER, JITTER))
+        else:
+            image = change(image).enhance(rng.uniform(1 - JITTER, 1 + JITTER))
+    if rng.random() < GREY:
+        image = image.convert("L").convert("RGB")
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float().div_(255)
+
+
+def draw_box(image: Image.Image, rng: random.Random) -> tuple[int, int, int, int]:
+    for _ in range(10):
+        area = rng.uniform(*SCALE) * image.width * image.height
+        ratio = float(np.exp(rng.uniform(*np.log(RATIO))))
+        width, height = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
+        if width <= image.width and height <= image.height:
+            left, top = rng.randint(0, image.width - width), rng.randint(0, image.height - height)
+            return left, top, left + width, top + height
+    return 0, 0, image.width, image.height
+
+
+def turn_hue(image: Image.Image, turn: float) -> Image.Image:
+    hue, saturation, value = image.convert("HSV").split()
+    turned = np.array(hue) + np.uint8(round(turn * 255) % 256)
+    return Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
+
+
+def waiting(loader: TrainLoader, task: Task, options: Options) -> Ratio:
+    """The share of the time in which a training step waits for its batches, median and spread over the rounds."""
+    torch.manual_seed(0)
+    erm = ALGORITHMS["erm"]
+    algorithm = erm(task, default(erm.Hparams)).train()
+    shares = []
+    for _ in range(options.rounds):
+        batches = prefetch(
+            loader, 0, options.steps
+        )  # one more than is counted: the first has nobody to work ahead of it
+        algorithm.update(next(batches)[1])
+        waited, began = 0.0, time.perf_counter()
+        asked = began
+        for _, batch in batches:
+            waited += time.perf_counter() - asked
+            algorithm.update(batch)
+            asked = time.perf_counter()
+        shares.append(waited / (asked - began))
+    low, middle, high = np.percentile(shares, (25, 50, 75))
+    return Ratio(float(middle), float(high - low))
+
+
+if __name__ == "__main__":
+    timing.main("loading", Options, measure, __doc__)

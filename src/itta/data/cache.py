@@ -1,0 +1,199 @@
+"""Decoded images on disk: a file is decoded and resized once, and every process after that maps the result.
+
+A domain has an index (JSON, written last, so that what it names is complete) and an array of pixels. The index carries
+a key made of the decoder's version, the image size, and every file's path, size and time of change: whatever changes,
+the array is made anew. Each image has a checksum, looked at when a process first reads it.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from filelock import FileLock
+
+from itta.data.images import decoder_version, read_image
+from itta.errors import InputError, InputWarning
+
+FORMAT = 1
+_CHUNK = 64  # images decoded, then written
+_SPARE = 1.05  # of the space a cache needs, to leave some
+Report = Callable[[int, int], None]
+
+
+class Damaged(Exception):
+    """What the disk holds is not what was written."""
+
+
+def cache_home() -> Path | None:
+    """Return where decoded images are kept: ITTA_CACHE, or the user's directory for caches; None if that is "off"."""
+    chosen = os.environ.get("ITTA_CACHE")
+    if chosen:
+        return None if chosen == "off" else Path(chosen)
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    elif sys.platform == "darwin":
+        base = "~/Library/Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "itta"
+
+
+class Mapped:
+    """Pixels of a finished cache, uint8 [N, S, S, 3], shared by all processes that map them."""
+
+    def __init__(self, pixels: np.ndarray, checksums: Sequence[int | None], paths: Sequence[str]) -> None:
+        self._pixels, self._paths = pixels, paths
+        self._readable = np.array([c is not None for c in checksums], dtype=bool)
+        self._checksums = np.array([c or 0 for c in checksums], dtype=np.int64)
+        self._checked = np.zeros(len(checksums), dtype=bool)
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """Return the caller's own copy of some images; raises Damaged if one is not what was stored."""
+        found = np.take(self._pixels, rows, axis=0)
+        for i in np.flatnonzero(~self._checked[rows]):
+            if not self._readable[rows[i]]:  # it was not; now it says why, or it can be read
+                found[i] = read_image(self._paths[rows[i]], found.shape[1]).transpose(1, 2, 0)
+            elif zlib.crc32(found[i]) != self._checksums[rows[i]]:
+                raise Damaged(self._paths[rows[i]])
+        self._checked[rows] |= self._readable[rows]
+        return found
+
+    def check(self) -> None:
+        """Raise Damaged if any image is not what was stored."""
+        for rows in np.array_split(np.flatnonzero(self._readable), len(self._readable) // _CHUNK + 1):
+            self.read(rows)
+
+
+def open_cache(origin: str, paths: Sequence[str], size: int, report: Report, anew: bool = False) -> Mapped | None:
+    """Map the decoded images of a domain, made now if they are missing, stale or wanted anew; None if they cannot be.
+
+    `origin` says which domain of which data this is: its cache is replaced when its files change. One process makes
+    it while others wait.
+    """
+    home = cache_home()
+    if home is None or not paths:
+        return None
+    folder, name = home / "decoded", _name(origin, size)
+    key = _key(paths, size)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        found = None if anew else _open(folder, name, key, paths, size)
+        if found is None:
+            with FileLock(folder / f"{name}.lock"):
+                found = _open(folder, name, key, paths, size)  # another process may have made it meanwhile
+                if found is None or (anew and _is_damaged(found)):
+                    _make(folder, name, key, paths, size, report)
+                    found = _open(folder, name, key, paths, size)
+        return found
+    except (OSError, NotImplementedError) as error:
+        warnings.warn(
+            f"decoded images cannot be kept in {folder} ({getattr(error, 'strerror', None) or error}), so every run "
+            "decodes them: name another directory in ITTA_CACHE, or turn this off with --no-cache.",
+            InputWarning,
+            stacklevel=2,
+        )
+        return None
+
+
+def _name(origin: str, size: int) -> str:
+    return f"{hashlib.sha256(os.path.abspath(origin).encode()).hexdigest()[:20]}-{size}"
+
+
+def _key(paths: Sequence[str], size: int) -> str:
+    facts: list[object] = [FORMAT, decoder_version(), size]
+    for path in paths:
+        try:
+            stat = os.stat(path)
+            facts.append([os.path.abspath(path), stat.st_size, stat.st_mtime_ns])
+        except OSError:
+            facts.append([os.path.abspath(path), None, None])
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _open(folder: Path, name: str, key: str, paths: Sequence[str], size: int) -> Mapped | None:
+    """Map a cache that is complete and up to date."""
+    try:
+        index: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        if index["key"] != key or len(index["checksums"]) != len(paths):
+            return None
+        pixels = np.load(folder / index["pixels"], mmap_mode="r", allow_pickle=False)
+        if pixels.shape != (len(paths), size, size, 3) or pixels.dtype != np.uint8:
+            return None
+        return Mapped(pixels, index["checksums"], paths)
+    except (OSError, ValueError, KeyError, TypeError, EOFError):
+        return None
+
+
+def _is_damaged(found: Mapped) -> bool:
+    try:
+        found.check()
+    except Damaged:
+        return True
+    return False
+
+
+def _make(folder: Path, name: str, key: str, paths: Sequence[str], size: int, report: Report) -> None:
+    need = len(paths) * size * size * 3
+    if shutil.disk_usage(folder).free < need * _SPARE:
+        raise OSError(f"{need / 1e9:.1f} GB would be needed, and the disk is nearly full")
+    for left_over in folder.glob(f"{name}.*.tmp"):  # of a process that was killed
+        left_over.unlink()
+    pixels = f"{name}-{key[:16]}.npy"
+    partial = folder / f"{name}.{os.getpid()}.tmp"
+    try:
+        with open(partial, "wb") as file:
+            checksums = _write_pixels(file, paths, size, report)
+            _finish(file)
+        os.replace(partial, folder / pixels)
+        with open(partial, "w", encoding="utf-8") as index:
+            json.dump({"key": key, "pixels": pixels, "checksums": checksums}, index)
+            _finish(index)
+        os.replace(partial, folder / f"{name}.json")
+    finally:
+        partial.unlink(missing_ok=True)
+    for old in folder.glob(f"{name}-*.npy"):
+        if old.name != pixels:
+            with suppress(OSError):  # some systems keep a file that is mapped
+                old.unlink()
+
+
+def _write_pixels(file: IO[bytes], paths: Sequence[str], size: int, report: Report) -> list[int | None]:
+    """Write an array file piece by piece, so that a full disk is an error instead of a crash."""
+    header = {"descr": "|u1", "fortran_order": False, "shape": (len(paths), size, size, 3)}
+    np.lib.format.write_array_header_1_0(file, header)
+    checksums: list[int | None] = []
+    for pixels in _decode(paths, size):
+        data = bytes(size * size * 3) if pixels is None else pixels.tobytes()
+        checksums.append(None if pixels is None else zlib.crc32(data))
+        file.write(data)
+        report(len(checksums), len(paths))
+    return checksums
+
+
+def _decode(paths: Sequence[str], size: int) -> Iterator[np.ndarray | None]:
+    """Yield each image as uint8 [S, S, 3], or None if it cannot be read, which is told when somebody wants it."""
+
+    def decode(path: str) -> np.ndarray | None:
+        try:
+            return np.ascontiguousarray(read_image(path, size).transpose(1, 2, 0))
+        except InputError:
+            return None
+
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        for start in range(0, len(paths), _CHUNK):
+            yield from pool.map(decode, paths[start : start + _CHUNK])
+
+
+def _finish(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,126 @@
+"""Check data before training on them: count what is there, compare with what was published, and read every image."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from itta.data.folder import files_by_class
+from itta.data.images import read_image
+from itta.data.mnist import read_mnist
+from itta.data.published import MNIST_NAMES, PUBLISHED, Published, find_published
+from itta.errors import InputError
+
+Report = Callable[[str, int, int], None]
+_SIZE = 64  # pixels; whether a file can be read does not depend on it
+_MNIST_COUNT = 70_000
+
+
+@dataclass
+class Check:
+    """What was found; `problems` is empty if all is well."""
+
+    path: Path
+    name: str | None
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)  # domain -> class -> images
+    expected: Mapping[str, int] = field(default_factory=dict)  # domain -> images
+    expected_classes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)  # file -> why
+    problems: list[str] = field(default_factory=list)
+
+    def total(self, domain: str) -> int:
+        return sum(self.counts.get(domain, {}).values())
+
+    def to_json(self) -> dict[str, Any]:
+        domains = {
+            domain: {
+                "images": self.total(domain),
+                "expected": self.expected.get(domain),
+                "classes": self.counts.get(domain, {}),
+                "expected_classes": self.expected_classes.get(domain),
+            }
+            for domain in dict.fromkeys((*self.expected, *self.counts))
+        }
+        return {
+            "path": str(self.path),
+            "name": self.name,
+            "domains": domains,
+            "unreadable": self.unreadable,
+            "problems": self.problems,
+            "ok": not self.problems,
+        }
+
+
+def check(
+    path: Path, name: str | None = None, *, decode: bool = True, report: Report = lambda what, done, total: None
+) -> Check:
+    """Count a folder root/domain/class/image or a manifest, compare, and read its images unless told not to.
+
+    Without a name, a folder that is called as a published data set is taken for it.
+    """
+    facts = find_published(name) if name else _guess(path)
+    if facts is not None and facts.name in MNIST_NAMES:
+        return _check_mnist(path, facts)
+    files = files_by_class(path)
+    if not files:
+        raise InputError(f"no domain folders in {path}; expected images at {path}/domain/class/image.")
+    found = Check(path, facts.name if facts else None)
+    found.counts = {d: {c: len(paths) for c, paths in by_class.items()} for d, by_class in files.items()}
+    if facts:
+        _compare(found, facts)
+    else:
+        _look(found)
+    if decode:
+        images = [image for by_class in files.values() for paths in by_class.values() for image in paths]
+        for i, image in enumerate(images, start=1):
+            try:
+                read_image(image, _SIZE)
+            except InputError as error:
+                found.unreadable[str(image)] = str(error)
+                found.problems.append(str(error))
+            report("read", i, len(images))
+    return found
+
+
+def _guess(path: Path) -> Published | None:
+    name = path.resolve().name
+    return next((p for p in PUBLISHED.values() if name in (p.folder, p.name)), None)
+
+
+def _compare(found: Check, facts: Published) -> None:
+    totals = {domain: found.total(domain) for domain in found.counts}
+    found.expected = next((counts for counts in facts.counts if counts == totals), facts.counts[0])
+    found.expected_classes = facts.class_counts
+    for domain, expected in found.expected.items():
+        if domain not in found.counts:
+            found.problems.append(f"domain {domain!r} is missing")
+        elif totals[domain] != expected:
+            found.problems.append(f"{domain}: {totals[domain]:,} images, {expected:,} published")
+    found.problems += [f"{d!r} is no domain of {facts.name}" for d in found.counts if d not in found.expected]
+    for domain, by_class in facts.class_counts.items():
+        for label, expected in by_class.items():
+            have = found.counts.get(domain, {}).get(label, 0)
+            if domain in found.counts and have != expected:
+                found.problems.append(f"{domain}/{label}: {have:,} images, {expected:,} published")
+    classes = {label for by_class in found.counts.values() for label in by_class}
+    if len(classes) != facts.n_classes:
+        found.problems.append(f"{len(classes)} classes, {facts.n_classes} published")
+    strange = sorted(classes - set(facts.classes)) if facts.classes else []
+    found.problems += [f"{label!r} is no class of {facts.name}" for label in strange]
+
+
+def _look(found: Check) -> None:
+    """Look at data of one's own: every domain should have images of every class."""
+    classes = sorted({label for by_class in found.counts.values() for label in by_class})
+    for domain, by_class in found.counts.items():
+        found.problems += [f"{domain}/{label}: no images" for label in classes if not by_class.get(label)]
+
+
+def _check_mnist(path: Path, facts: Published) -> Check:
+    images, digits = read_mnist(path)
+    found = Check(path, facts.name)
+    found.counts = {"MNIST": {str(digit): int((digits == digit).sum()) for digit in range(10)}}
+    found.expected = {"MNIST": _MNIST_COUNT}
+    if len(images) != _MNIST_COUNT:
+        found.problems.append(f"{len(images):,} images, {_MNIST_COUNT:,} published")
+    return found

@@ -1,0 +1,145 @@
+"""RotatedMNIST and ColoredMNIST, made from MNIST's four files as DomainBed makes them.
+
+All 70,000 images are shuffled and dealt out to the domains in turn. DomainBed shuffles by the seed of the run; here the
+caller gives the seed, and a trial gives its own, so that all methods of a trial see the same images. Two differences:
+images have three channels (DomainBed's have one when rotated, two when coloured; the third stays black), and they can
+have another size than 28 pixels.
+"""
+
+import gzip
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+import torch
+from PIL import Image
+
+from itta.data.dataset import DomainDataset
+from itta.data.published import PUBLISHED
+from itta.errors import InputError, unknown
+
+RAW = "raw"  # the folder of the four files, where torchvision has them too
+SIDE = 28
+LABEL_NOISE = 0.25
+COLOUR_NOISE = {"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}  # how often the colour disagrees with the label
+
+
+class MnistImages:
+    """The images of one domain, drawn when first read; pixels come as a function of nothing, uint8 [N, S, S, C]."""
+
+    groups = None
+
+    def __init__(self, labels: np.ndarray, order: np.ndarray, draw: Callable[[], np.ndarray]) -> None:
+        self.labels = labels.astype(np.int64)
+        self.names = [f"mnist-{i:05d}" for i in order]
+        self._draw, self._lock = draw, Lock()
+        self._pixels: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def read(self, indices: Sequence[int] | np.ndarray) -> torch.Tensor:
+        """Return uint8 [B, 3, S, S]."""
+        with self._lock:
+            if self._pixels is None:
+                self._pixels = self._draw()
+        found = self._pixels[np.asarray(indices, dtype=np.int64)]
+        return torch.from_numpy(found.repeat(3 // found.shape[-1], axis=-1)).permute(0, 3, 1, 2)
+
+
+def load_mnist(
+    name: str, folder: str | Path, *, image_size: int, domains: Sequence[str] | None = None, seed: int = 0
+) -> DomainDataset:
+    """Load RotatedMNIST or ColoredMNIST from the folder that holds raw/*-ubyte.gz.
+
+    With the seed of one of DomainBed's runs, domains, labels and colours are those of that run.
+    """
+    if image_size < 1:
+        raise InputError(f"image_size is a number of pixels, 1 or more; got {image_size}.")
+    facts = PUBLISHED[name]
+    for domain in domains or ():
+        if domain not in facts.domains:
+            raise unknown("domain", domain, facts.domains)
+    images, digits = read_mnist(Path(folder))
+    generator = torch.Generator().manual_seed(seed)
+    shuffled = torch.randperm(len(images), generator=generator).numpy()
+    found: dict[str, MnistImages] = {}
+    for i, domain in enumerate(facts.domains):
+        order = shuffled[i :: len(facts.domains)]
+        make = _rotated if name == "RotatedMNIST" else _coloured
+        # the generator goes on from domain to domain, so each is made, wanted or not
+        found[domain] = make(images, digits, order, domain, image_size, generator)
+    chosen = facts.domains if domains is None else domains
+    return DomainDataset(name, facts.classes, {domain: found[domain] for domain in chosen}, image_size)
+
+
+def _rotated(
+    images: np.ndarray, digits: np.ndarray, order: np.ndarray, domain: str, size: int, generator: torch.Generator
+) -> MnistImages:
+    def draw() -> np.ndarray:
+        turned = [Image.fromarray(x).rotate(int(domain), Image.Resampling.BILINEAR, fillcolor=0) for x in images[order]]
+        return _sized(turned, size)[..., None]
+
+    return MnistImages(digits[order], order, draw)
+
+
+def _coloured(
+    images: np.ndarray, digits: np.ndarray, order: np.ndarray, domain: str, size: int, generator: torch.Generator
+) -> MnistImages:
+    """Label: below five or not, a quarter of them wrong. Colour: red or green by the label, some of them wrong."""
+
+    def chance(p: float) -> np.ndarray:
+        return (torch.rand(len(order), generator=generator) < p).numpy()
+
+    labels = (digits[order] < 5) ^ chance(LABEL_NOISE)
+    green = labels ^ chance(COLOUR_NOISE[domain])
+
+    def draw() -> np.ndarray:
+        grey = _sized([Image.fromarray(x) for x in images[order]], size)
+        pixels = np.zeros((*grey.shape, 3), dtype=np.uint8)
+        pixels[np.arange(len(grey)), :, :, green.astype(int)] = grey
+        return pixels
+
+    return MnistImages(labels, order, draw)
+
+
+def _sized(images: Sequence[Image.Image], size: int) -> np.ndarray:
+    if size != SIDE:
+        images = [x.resize((size, size), Image.Resampling.BILINEAR) for x in images]
+    return np.stack([np.asarray(x) for x in images])
+
+
+def read_mnist(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return all images, uint8 [N, 28, 28], and their digits: first those for training, then those for testing."""
+    images = [read_idx(_idx_file(folder, f"{part}-images-idx3-ubyte"), 3) for part in ("train", "t10k")]
+    digits = [read_idx(_idx_file(folder, f"{part}-labels-idx1-ubyte"), 1) for part in ("train", "t10k")]
+    for x, y in zip(images, digits):
+        if len(x) != len(y):
+            raise InputError(f"{folder / RAW}: {len(x)} images but {len(y)} labels in one part; get the files again.")
+    return np.concatenate(images), np.concatenate(digits)
+
+
+def _idx_file(folder: Path, name: str) -> Path:
+    for path in (folder / RAW / f"{name}.gz", folder / RAW / name):
+        if path.is_file():
+            return path
+    raise InputError(
+        f"there is no {folder / RAW / name}.gz: get it with itta data get RotatedMNIST --root {folder.parent}."
+    )
+
+
+def read_idx(path: Path, dimensions: int) -> np.ndarray:
+    """Read an idx file of bytes, compressed or not: 0, 0, the kind 8, how many axes, their lengths, the values."""
+    try:
+        data = path.read_bytes()
+        data = gzip.decompress(data) if path.suffix == ".gz" else data
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot read {path} ({error}): delete it and get it again.") from error
+    start = 4 + 4 * dimensions
+    shape = tuple(int.from_bytes(data[i : i + 4], "big") for i in range(4, start, 4))
+    if data[:4] != bytes((0, 0, 8, dimensions)) or len(data) != start + math.prod(shape):
+        raise InputError(f"{path} is not an idx file of bytes with {dimensions} axes: delete it and get it again.")
+    return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
