@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs, check_at_least, check_images, check_shares
+from itta.adapters.base import Needs, check_at_least, check_images, check_shares, not_fixed
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import head, use_batch_statistics, whole_backbone
 from itta.functional.augment import augment, draw_augmentation
@@ -75,6 +75,9 @@ class CoTTA(GradientAdapter):
             self.follow()
             self.return_to_start(self.draw_returning())
         return target
+
+    def freeze(self) -> nn.Module:
+        raise not_fixed(self.name, "how it answers depends on the batch, and on views drawn at random")
 
     @torch.no_grad()
     def confidence(self, x: Tensor) -> float:

@@ -14,6 +14,7 @@ from torch.func import functional_call
 
 from itta.adapters import gradient
 from itta.adapters.base import Needs, check_at_least, check_images, check_shares
+from itta.adapters.frozen import Frozen
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import norm_affine
 from itta.errors import InputError
@@ -87,6 +88,11 @@ class NOTE(GradientAdapter):
 
     def run(self, x: Tensor) -> Tensor:
         return functional_call(self.model, without_prefix("running.", self.extra), (x,))
+
+    def freeze(self) -> nn.Module:
+        found = Frozen(self.name, self.model)
+        found.model.load_state_dict(without_prefix("running.", self.extra), strict=False)
+        return found
 
     def remember(self, image: Tensor, label: int, keep: float, which: float) -> None:
         """Offer an image to the memory; the last two are uniform draws."""

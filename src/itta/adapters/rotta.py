@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from itta.adapters import gradient
 from itta.adapters.base import Needs, check_at_least, check_images, check_shares
+from itta.adapters.frozen import Frozen
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import norm_affine
 from itta.errors import InputError
@@ -100,6 +101,11 @@ class RoTTA(GradientAdapter):
 
     def run(self, network: str, x: Tensor) -> Tensor:
         return functional_call(self.model, without_prefix(network, self.extra), (x,))
+
+    def freeze(self) -> nn.Module:
+        found = Frozen(self.name, self.model)
+        found.model.load_state_dict(without_prefix("teacher.", self.extra), strict=False)
+        return found
 
     def remember(self, image: Tensor, label: int, uncertainty: float) -> None:
         """Offer an image to the memory, then let all that is in it grow older."""
