@@ -9,8 +9,10 @@ import tyro
 
 from itta.cli.adapt import adapt
 from itta.cli.demo import demo
+from itta.cli.export import export
 from itta.cli.list_ import list_
 from itta.cli.predict import predict
+from itta.cli.profile import profile
 from itta.cli.train import train
 from itta.cli.tune import tune
 from itta.errors import InputError
@@ -21,6 +23,8 @@ VERBS: dict[str, Callable[..., Any]] = {
     "adapt": adapt,
     "tune": tune,
     "predict": predict,
+    "export": export,
+    "profile": profile,
     "list": list_,
 }
 app = tyro.extras.SubcommandApp()
