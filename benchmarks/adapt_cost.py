@@ -1,17 +1,16 @@
 """What adapting to a batch and predicting it costs, relative to plain prediction: time and counted FLOPs.
 
 ITTA in several settings, and the other test-time methods that need no training of their own. ITTA's view mixes after
-each of the two mixing points equally often. FLOPs are those of convolutions and matrix products, forward and backward,
-by torch's own counter; f_Θ works entry by entry and shows in the time only.
+each of the two mixing points equally often. FLOPs are counted as `itta profile` does.
 """
 
 import statistics
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import timing
 from benchmarks.timing import Job, Result, compare, interleave, mixing_seeds, watch
@@ -19,12 +18,12 @@ from itta.adapters import ADAPTERS, Adapter, adapt
 from itta.adapters.eata import fisher_information
 from itta.adapters.itta import ITTA as IttaAdapter
 from itta.algorithms.itta import ITTA
+from itta.bench.profile import AT_WORK, count_flops
 from itta.hparams import default
 from itta.nn.batch_norm import has_batch_norm
 from itta.nn.style_bank import collect_styles
 
 BASE = "source"
-EVERY = 2.0  # a margin no image's entropy reaches
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ def settings(last_block: str) -> dict[str, tuple[str, dict[str, Any]]]:
         "t3a": ("t3a", {}),
         "lame": ("lame", {}),
         "shot": ("shot", {}),
-        "eata": ("eata", {"margin": EVERY, "redundancy": 1e9}),
-        "sar": ("sar", {"margin": EVERY, "recover": 0.0}),
+        "eata": ("eata", AT_WORK["eata"]),
+        "sar": ("sar", AT_WORK["sar"]),
     }
 
 
@@ -68,7 +67,7 @@ def measure(options: Options) -> Result:
     jobs = {name: job(adapter, x, seeds) for name, adapter in adapters.items()}
     seconds = interleave(jobs, options.rounds, options.json)
     flops = {
-        name: [count_flops(adapters[name], x, seed) for seed in seeds]
+        name: [count_flops(partial(call, adapters[name], x, seed)) for seed in seeds]
         for name in watch(list(adapters), "flops", options.json)
     }
     columns = {"time": compare(seconds, BASE), "flops": compare(flops, BASE)}
@@ -89,12 +88,6 @@ def call(adapter: Adapter, x: Tensor, seed: int) -> None:
     if isinstance(adapter, IttaAdapter):
         adapter.generator.manual_seed(seed)
     adapter(x)
-
-
-def count_flops(adapter: Adapter, x: Tensor, seed: int) -> float:
-    with FlopCounterMode(display=False) as counter:
-        call(adapter, x, seed)
-    return float(counter.get_total_flops())
 
 
 if __name__ == "__main__":

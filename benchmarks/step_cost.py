@@ -10,20 +10,14 @@ own account of its allocations, which is exact and repeatable. It leaves out wha
 is the interpreter and the libraries with their scratch space.
 """
 
-import json
-import os
 import statistics
-import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import timing
 from benchmarks.timing import Job, Ratio, Result, compare, interleave, mixing_seeds, watch
@@ -32,6 +26,7 @@ from itta.algorithms.base import Batch, Logs
 from itta.algorithms.consistency import Consistency, mixing_points
 from itta.algorithms.erm import ERM
 from itta.algorithms.itta import ITTA, Run, grad, set_gradients
+from itta.bench.profile import peak_memory
 from itta.data import load_dataset
 from itta.data.dataset import split
 from itta.data.loaders import TrainLoader
@@ -142,18 +137,6 @@ def two_steps(name: str, options: Options, seed: int) -> None:
     algorithm, batch = build(name, options), make_batch(options)
     for _ in range(cycle(algorithm) + 1):
         step(algorithm, batch, seed)
-
-
-def peak_memory(run: Callable[[], object]) -> float:
-    """Bytes of the tensors alive at the worst moment, counting only those made in ``run``."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would announce itself on stderr
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        run()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "trace.json")
-        profiler.export_chrome_trace(str(path))
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    return float(max(event["args"]["Total Allocated"] for event in events if event.get("name") == "[memory]"))
 
 
 def last_block_cosine(options: Options) -> Ratio:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from itta.algorithms.base import Algorithm
 from itta.errors import InputError
@@ -32,8 +32,8 @@ class Hparams:
 class Adapter:
     """Learn from unlabelled batches while predicting them.
 
-    Built from a trained `Algorithm`, which is never modified. A subclass defines `__call__`, and where it keeps state,
-    `reset`, `state_dict` and `load_state_dict`.
+    Built from a trained `Algorithm`, which is never modified. A subclass defines `__call__`; where it keeps state,
+    `reset`, `state_dict` and `load_state_dict`; and where it can be exported, `frozen`.
     """
 
     name: ClassVar[str]
@@ -56,6 +56,17 @@ class Adapter:
     def __call__(self, x: Tensor) -> Tensor:
         """Images [B, 3, H, W] in [0, 1] to logits [B, classes]; learn before or after, as the method does."""
         raise NotImplementedError
+
+    def observe(self, x: Tensor) -> None:
+        """Learn from a batch and give no answer; less work than a call, where the answer takes a pass of its own."""
+        self(x)
+
+    def frozen(self) -> nn.Module:
+        """What images become now, without learning on: a module of its own, from images in [0, 1] to logits.
+
+        A method has none if its answer to an image depends on the rest of the batch, or on chance.
+        """
+        raise not_fixed(self.name, "its answer to an image depends on the rest of the batch")
 
     def reset(self) -> None:
         """Go back to the state at construction, optimiser and random numbers included."""
@@ -115,6 +126,10 @@ def with_tensors(model: Algorithm, tensors: Mapping[str, Tensor]) -> Algorithm:
     changed = copy.deepcopy(model)
     changed.load_state_dict(tensors, strict=False)
     return changed
+
+
+def not_fixed(who: str, why: str) -> InputError:
+    return InputError(f"{who} cannot be frozen: {why}. Choose another adapter (itta, itta+, shot or t3a, say).")
 
 
 def check_images(x: Tensor, image_size: int | None = None) -> None:

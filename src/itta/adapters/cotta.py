@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs, check_at_least, check_images, check_shares, with_tensors
+from itta.adapters.base import Needs, check_at_least, check_images, check_shares, not_fixed, with_tensors
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import head, use_batch_statistics, whole_backbone
 from itta.algorithms.base import Algorithm
@@ -79,6 +79,9 @@ class CoTTA(GradientAdapter):
 
     def network(self) -> Algorithm:
         return with_tensors(self.model, self.extra)
+
+    def freeze(self) -> nn.Module:
+        raise not_fixed(self.name, "how it answers depends on the batch, and on views drawn at random")
 
     @torch.no_grad()
     def confidence(self, x: Tensor) -> float:

@@ -6,7 +6,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from itta.adapters.base import Adapter, check_at_least
+from itta.adapters.base import Adapter, check_at_least, not_fixed
+from itta.adapters.frozen import Frozen
 from itta.algorithms.base import Algorithm
 from itta.hparams import hp
 from itta.nn.optimizer import load_optimizer_tensors, optimizer_tensors, with_prefix, without_prefix
@@ -26,7 +27,8 @@ class GradientAdapter(Adapter):
     """Steps the parameters in its `scope`, and no others.
 
     A subclass defines `scope` and `adapt`. What else it learns, it keeps as tensors in ``extra``, which `fresh` fills:
-    then reset, going on elsewhere, and starting every batch anew need nothing more.
+    then reset, going on elsewhere, and starting every batch anew need nothing more. One that predicts by other
+    means than its `network` as it is now also defines `freeze`.
     """
 
     Hparams = Hparams
@@ -52,13 +54,35 @@ class GradientAdapter(Adapter):
         """Learn from a checked batch, and return its logits."""
         raise NotImplementedError
 
+    def absorb(self, x: Tensor) -> None:
+        """Learn from a checked batch; to define where its logits take a pass of their own."""
+        self.adapt(x)
+
+    def freeze(self) -> nn.Module:
+        """The prediction as it is now."""
+        return Frozen(self.name, self.network())
+
     @torch.inference_mode(False)  # a caller who only predicts may well have switched gradients off
     @torch.enable_grad()
     def __call__(self, x: Tensor) -> Tensor:
+        return self.adapt(self.begin(x)).detach()
+
+    @torch.inference_mode(False)
+    @torch.enable_grad()
+    def observe(self, x: Tensor) -> None:
+        self.absorb(self.begin(x))
+
+    def begin(self, x: Tensor) -> Tensor:
+        """Check the batch, and make ready to learn from it."""
         self.check(x)
         if self.hp.episodic:
             self.forget()
-        return self.adapt(x.clone() if x.is_inference() else x).detach()
+        return x.clone() if x.is_inference() else x
+
+    def frozen(self) -> nn.Module:
+        if self.hp.episodic:
+            raise not_fixed(f"{self.name} with episodic=True", "it keeps nothing of what it learns")
+        return self.freeze()
 
     def step(self, loss: Tensor) -> None:
         """One update; gradients are computed for what moves only."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from itta.adapters.base import Adapter, check_batch, finite_images
+from itta.adapters.frozen import Frozen
 from itta.algorithms.base import Algorithm
 from itta.errors import InputError
 from itta.functional.entropy import effective_classes, entropy
@@ -172,6 +173,10 @@ class Guard(Adapter):
 
     def adapt_block(self, block: str, z: Tensor) -> Tensor:
         return self.inner.adapt_block(block, z)
+
+    def frozen(self) -> nn.Module:
+        """The adapter inside, or the trained model while that one rests."""
+        return Frozen(self.name, self.model) if self.images < self.resume_at else self.inner.frozen()
 
     def describe(self) -> dict[str, Any]:
         return {**self.inner.describe(), "guard": asdict(self.hp), "interventions": dict(self.counts)}

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from itta.adapters import gradient
 from itta.adapters.base import Needs, check_images
+from itta.adapters.frozen import Frozen
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import head, norm_affine, whole_backbone
 from itta.algorithms.consistency import draw_target_view
@@ -108,15 +109,25 @@ class ITTA(GradientAdapter):
         check_images(x, self.model.task.image_size if sized else None)
 
     def adapt(self, x: Tensor) -> Tensor:
-        learn = {"entropy": self.learn_entropy, "rotation": self.learn_rotation}.get(
-            self.hp.objective, self.learn_consistency
-        )
-        z = learn(self.model.inputs(x))
+        z = self.learn(x)
         with torch.no_grad():
             return self.model.classify(self.run(z[: len(x)]))
 
+    def absorb(self, x: Tensor) -> None:
+        self.learn(x)
+
+    def freeze(self) -> nn.Module:
+        return Frozen(self.name, self.model, self.theta)
+
+    def learn(self, x: Tensor) -> Tensor:
+        """Step on the objective; return what `before` gave, the images as they are first."""
+        learn = {"entropy": self.learn_entropy, "rotation": self.learn_rotation}.get(
+            self.hp.objective, self.learn_consistency
+        )
+        return learn(self.model.inputs(x))
+
     def learn_consistency(self, x: Tensor) -> Tensor:
-        """Eq. 1 on the target's features; return what `before` gave, the images as they are first."""
+        """Eq. 1 on the target's features."""
         draw = self.draw_view(len(x))
         z, mixed = self.before(x, draw)
         for _ in range(self.hp.steps):

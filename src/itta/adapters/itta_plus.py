@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from itta.adapters.base import Adapter, Needs, check_at_least
+from itta.adapters.frozen import Averaged, Frozen
 from itta.algorithms.base import Algorithm
 from itta.errors import InputError
 from itta.functional.entropy import effective_classes, log_mean_probability
 from itta.hparams import hp
+from itta.nn.affine_stack import AffineStack, channel_shape
 from itta.nn.mixstyle import style
 from itta.nn.optimizer import with_prefix, without_prefix
 
@@ -121,6 +123,21 @@ class ITTAPlus(Adapter):
 
     def network(self) -> Algorithm:
         raise InputError("itta+ answers with the mean of two networks, not with one: choose another adapter.")
+
+    def frozen(self) -> nn.Module:
+        if not self.trusted():
+            return Frozen(self.name, self.model)
+        return (Averaged if self.hp.average else Frozen)(self.name, self.model, self.added_blocks())
+
+    @torch.no_grad()
+    def added_blocks(self) -> nn.ModuleDict:
+        """f_Θ after each block as it is now."""
+        shapes = self.model.backbone.block_shapes(self.model.task.image_size)
+        stacks = {block: AffineStack(channel_shape(shapes[block]), depth=1) for block in self.source}
+        for block, stack in stacks.items():
+            for p, value in zip((stack.weight, stack.bias), self.theta(block)):
+                p.data = value.view_as(p).clone()
+        return nn.ModuleDict(stacks)
 
     def reset(self) -> None:
         like = next(iter(self.source.values()))

@@ -1,9 +1,10 @@
 """Source: the trained model as it is. No adaptation, the line every method is compared with."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from itta.adapters.base import Adapter, check_images
+from itta.adapters.frozen import Frozen
 
 
 class Source(Adapter):
@@ -17,3 +18,6 @@ class Source(Adapter):
     def __call__(self, x: Tensor) -> Tensor:
         check_images(x)
         return self.model.predict(x)
+
+    def frozen(self) -> nn.Module:
+        return Frozen(self.name, self.model)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itta.adapters.base import Adapter, Needs
+from itta.adapters.frozen import Frozen
 from itta.algorithms.base import Algorithm
 from itta.errors import InputError
 from itta.functional.entropy import entropy
@@ -61,7 +62,17 @@ class T3A(Adapter):
         self.check(x)
         z = self.model.features(x)
         self.add(z)
-        return z @ F.normalize(self.kept.sum(1)).T
+        return z @ self.prototypes().T
+
+    def prototypes(self) -> Tensor:
+        """c_k, [classes, d]."""
+        return F.normalize(self.kept.sum(1))
+
+    def frozen(self) -> nn.Module:
+        found = Frozen(self.name, self.model)
+        found.model.head = nn.Linear(self.rows.shape[1], len(self.rows), bias=False).to(self.rows).requires_grad_(False)
+        found.model.head.weight.copy_(self.prototypes())
+        return found
 
     def add(self, z: Tensor) -> None:
         """Take the features in under the head's labels, and let go of the least sure."""

@@ -67,6 +67,11 @@ class TTTPlus(GradientAdapter):
         return {name: running.mean.new_empty(0, len(running.mean)) for name, running in spaces.items()}
 
     def adapt(self, x: Tensor) -> Tensor:
+        self.absorb(x)
+        with torch.no_grad():
+            return self.model.predict(x)
+
+    def absorb(self, x: Tensor) -> None:
         n = len(x)
         for _ in range(self.hp.steps):
             views = make_views(x, draw_views(n, self.generator))
@@ -78,8 +83,6 @@ class TTTPlus(GradientAdapter):
             self.step(loss)
         self.enqueue("features", z[:n])
         self.enqueue("projections", h[:n])
-        with torch.no_grad():
-            return self.model.predict(x)
 
     def distance(self, name: str, z: Tensor, source: RunningMoments) -> Tensor:
         """D of the batch and the queue; gradients reach the batch."""

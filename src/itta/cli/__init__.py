@@ -13,9 +13,11 @@ from itta.cli.adapt import adapt
 from itta.cli.cam import cam
 from itta.cli.data import data
 from itta.cli.demo import demo
+from itta.cli.export import export
 from itta.cli.inspect import inspect
 from itta.cli.list_ import list_
 from itta.cli.predict import predict
+from itta.cli.profile import profile
 from itta.cli.records import records
 from itta.cli.report import report
 from itta.cli.train import train
@@ -32,6 +34,8 @@ VERBS: dict[str, Callable[..., Any]] = {
     "records": records,
     "cam": cam,
     "inspect": inspect,
+    "export": export,
+    "profile": profile,
     "data": data,
     "list": list_,
 }

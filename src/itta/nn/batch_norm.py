@@ -24,6 +24,13 @@ def has_batch_norm(module: nn.Module) -> bool:
     return bool(batch_norms(module))
 
 
+def reads_the_batch(module: nn.Module) -> bool:
+    """Whether, in evaluation mode, a batch normalisation inside the module looks at the statistics of the batch."""
+    return any(
+        isinstance(m, MixedBatchNorm) or (isinstance(m, BatchNorm) and m.running_mean is None) for m in module.modules()
+    )
+
+
 def replace_batch_norms(module: nn.Module, make: Callable[[BatchNorm], Module]) -> dict[str, Module]:
     """Put what ``make`` gives in the place of every batch normalisation inside the module; return it all by name."""
     made = {name: make(norm) for name, norm in batch_norms(module).items()}

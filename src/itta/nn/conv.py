@@ -1,5 +1,6 @@
 """Convolution, with a faster way for maps of a few pixels on a CPU."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -20,7 +21,10 @@ class Conv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         (size, _), (stride, _) = self.kernel_size, self.stride
         height, width = (-(-n // stride) for n in x.shape[-2:])
-        if x.device.type != "cpu" or height * width > FEW_POSITIONS:
+        exporting = (
+            torch.compiler.is_compiling()
+        )  # what is exported runs elsewhere, where a convolution is a convolution
+        if exporting or x.device.type != "cpu" or height * width > FEW_POSITIONS:
             return super().forward(x)
         patches = F.unfold(x, size, padding=size // 2, stride=stride)  # [B, C·k², positions]
         z = F.linear(patches.transpose(1, 2).flatten(0, 1), self.weight.flatten(1))  # [B·positions, C']
