@@ -23,7 +23,7 @@ from itta.nn import BACKBONES
 
 TINTS = {"dawn": (255, 160, 90), "noon": (230, 230, 230), "night": (70, 90, 160)}
 TINY = ("--backbone", "small_cnn", "--weights", "none", "--image-size", "16", "--steps", "2")
-VERBS = ("demo", "train", "adapt", "tune", "predict", "report", "records", "list")
+VERBS = ("demo", "train", "adapt", "tune", "predict", "sweep", "sweep-status", "report", "records", "list")
 
 
 @pytest.fixture(scope="module")
