@@ -90,13 +90,12 @@ class Diary:
 
     def __init__(self, out: Path) -> None:
         before = read_state(out)
-        again = before is not None and before.word == "running"  # its process died
         self.out, self.written = out, 0.0
         self.state = replace(
             before or State("running"),
             word="running",
             reason="",
-            attempts=before.attempts + 1 if before and again else 1,
+            attempts=before.attempts + 1 if before else 1,
             host=socket.gethostname(),
             pid=os.getpid(),
         )

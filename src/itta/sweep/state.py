@@ -28,7 +28,7 @@ class State:
     step: int = 0
     doing: str = ""
     reason: str = ""  # why it failed
-    attempts: int = 1
+    attempts: int = 1  # how often it was started
     train_seconds: float = 0.0
     adapted: Mapping[str, float | str] = field(default_factory=dict)  # evaluation -> seconds, or why it cannot be
     host: str = ""
