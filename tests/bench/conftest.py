@@ -86,3 +86,17 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])]))
     monkeypatch.setenv("ITTA_TEST_SECONDS", "0.3")
     return "slow_erm:SlowERM"
+
+
+@pytest.fixture
+def make_photos_without(tmp_path: Path) -> Callable[..., Path]:
+    """(domain, images to keep of each class) -> photos of which a domain has but few."""
+
+    def make(domain: str, keep: int) -> Path:
+        root = draw_photos(tmp_path / "few")
+        for path in (root / domain).rglob("*.png"):
+            if int(path.stem) >= keep:
+                path.unlink()
+        return root
+
+    return make

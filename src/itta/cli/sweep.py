@@ -1,9 +1,11 @@
 """itta sweep: many trials, and how they stand."""
 
 import time
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from rich.console import Console
 from tyro.conf import Positional, arg
 
 from itta.cli.screen import Settings, check_at_least, print_json, progress_bars, show
@@ -153,14 +155,20 @@ def sweep_status(
         folder: The --out of an itta sweep.
         watch: Tell again and again, until nothing is left to do.
         every: Seconds between two looks.
-        json: Print as JSON; with --watch, an object at each look.
+        json: Print as JSON; with --watch, a line at each look.
     """
     from itta.sweep import read_sweep
     from itta.sweep.state import standings, summarise
 
+    screen = Console()
     while True:
         found = summarise(standings(read_sweep(folder), folder))
-        tell(found, json)
+        if watch and json:
+            print(dumps(found), flush=True)
+        else:
+            if watch and screen.is_terminal:
+                screen.clear()
+            tell(found, json)
         if not watch or not found["running"] + found["waiting"]:
             return
         time.sleep(max(0.1, every))
