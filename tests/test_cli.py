@@ -24,8 +24,8 @@ from itta.nn import BACKBONES
 TINTS = {"dawn": (255, 160, 90), "noon": (230, 230, 230), "night": (70, 90, 160)}
 TINY = ("--backbone", "small_cnn", "--weights", "none", "--image-size", "16", "--steps", "2")
 VERBS = (
-    "demo", "train", "adapt", "tune", "predict", "report", "records", "cam", "inspect", "export", "profile", "data",
-    "list",
+    "demo", "train", "adapt", "tune", "predict", "sweep", "sweep-status", "report", "records", "cam", "inspect",
+    "export", "profile", "data", "list",
 )  # fmt: skip
 
 

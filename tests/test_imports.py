@@ -20,6 +20,7 @@ BELOW: dict[str, set[str]] = {
     "functional": {"errors"},
     "trial": {"errors", "seeds", "hparams"},
     "records": {"errors", "seeds", "trial"},
+    "sweep": {"errors", "hparams", "trial", "records"},
     "nn": {"errors", "seeds", "hparams", "functional"},
     "data": {"errors", "seeds", "functional"},
     "report": {"errors", "records", "trial"},
@@ -82,7 +83,9 @@ def report_modules() -> list[str]:
     return sorted(".".join(p).removesuffix(".__init__") for p in parts)
 
 
-@pytest.mark.parametrize("module", ["itta", "itta.hparams", "itta.trial", "itta.records", *report_modules()])
+@pytest.mark.parametrize(
+    "module", ["itta", "itta.hparams", "itta.trial", "itta.records", "itta.sweep.state", *report_modules()]
+)
 def test_reading_records_needs_no_torch(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,7 +7,10 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from itta.hparams import Regime
 from itta.seeds import derive_seed
+
+LATER: dict[str, Any] = {"regime": "large", "run_seed": None}  # at these values they leave keys as they were
 
 
 @dataclass(frozen=True)
@@ -25,27 +28,37 @@ class Trial:
     augment: bool = True
     strict: bool = False
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    regime: Regime = "large"  # whose defaults and ranges the hyper-parameters have
+    run_seed: int | None = None  # that of DomainBed, in a sweep
 
     @cached_property
     def key(self) -> str:
         """A name for this trial, the same on every machine."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        text = json.dumps(without_defaults(asdict(self)), sort_keys=True)
         return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
     @cached_property
     def settings_key(self) -> str:
         """The same for trials that differ in their domains alone."""
-        return replace(self, train_domains=(), test_domains=()).key
+        return replace(self, train_domains=(), test_domains=(), run_seed=None).key
 
     @property
     def seed(self) -> int:
         """The seed of everything random in the run but the splits, which depend on the trial seed alone."""
+        if self.run_seed is not None:
+            return self.run_seed
         return derive_seed(self.dataset, self.algorithm, list(self.test_domains), self.hparams_seed, self.trial_seed)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"train_domains": list(self.train_domains), "test_domains": list(self.test_domains)}
+        domains = {"train_domains": list(self.train_domains), "test_domains": list(self.test_domains)}
+        return without_defaults(asdict(self) | domains)
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Trial":
         domains = {k: tuple(values[k]) for k in ("train_domains", "test_domains")}
         return Trial(**{**values, **domains})
+
+
+def without_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    """Leave out fields that came later and are not used."""
+    return {k: v for k, v in values.items() if k not in LATER or v != LATER[k]}

@@ -1,13 +1,19 @@
 """What the tests of the bench share: a folder data set drawn in a moment, and a model trained on it."""
 
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from itta.bench.job import Job
 from itta.cli import main
+from itta.sweep import Adaptation
+from itta.trial import Trial
 
 TINTS = {"dawn": (255, 160, 90), "noon": (230, 230, 230), "night": (70, 90, 160)}
 TINY = ("--backbone", "small_cnn", "--weights", "none", "--image-size", "16")
@@ -49,3 +55,48 @@ def model(train: Callable[..., int], tmp_path_factory: pytest.TempPathFactory) -
     out = tmp_path_factory.mktemp("trained") / "itta"
     assert train(out) == 0
     return out
+
+
+@pytest.fixture
+def make_job(photos: Path) -> Callable[..., Job]:
+    """(out, changes of the trial) -> a tiny job with two adapters."""
+
+    def make(out: Path, adapters: tuple[str, ...] = ("t3a", "itta+"), eval_every: int = 2, **changes: Any) -> Job:
+        trial = Trial(
+            dataset=str(photos),
+            algorithm="erm",
+            train_domains=("dawn", "noon"),
+            test_domains=("night",),
+            steps=4,
+            backbone="small_cnn",
+            weights="none",
+            image_size=16,
+            overrides={"batch_size": 4},
+        )
+        return Job(replace(trial, **changes), out, adaptation=Adaptation(adapters, batch_size=5), eval_every=eval_every)
+
+    return make
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of an algorithm that takes its time, in other processes too."""
+    here = str(Path(__file__).parent)
+    monkeypatch.syspath_prepend(here)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])]))
+    monkeypatch.setenv("ITTA_TEST_SECONDS", "0.3")
+    return "slow_erm:SlowERM"
+
+
+@pytest.fixture
+def make_photos_without(tmp_path: Path) -> Callable[..., Path]:
+    """(domain, images to keep of each class) -> photos of which a domain has but few."""
+
+    def make(domain: str, keep: int) -> Path:
+        root = draw_photos(tmp_path / "few")
+        for path in (root / domain).rglob("*.png"):
+            if int(path.stem) >= keep:
+                path.unlink()
+        return root
+
+    return make

@@ -4,7 +4,8 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -18,7 +19,7 @@ from itta.adapters import adapt
 from itta.adapters.eata import fisher_information
 from itta.algorithms import Algorithm, Task, find_algorithm
 from itta.algorithms.consistency import draw_target_view
-from itta.bench.checkpoint import Progress, load_checkpoint, save_checkpoint, save_model
+from itta.bench.checkpoint import Progress, load_checkpoint, load_tensors, save_checkpoint, save_model, save_tensors
 from itta.bench.evaluate import evaluate
 from itta.data import load_dataset
 from itta.data.dataset import DomainDataset, Split, split, target_indices
@@ -31,6 +32,7 @@ from itta.nn.batch_norm import has_batch_norm
 from itta.nn.style_bank import StyleBank, collect_styles
 from itta.nn.views import two_views
 from itta.records import Record, replace_text
+from itta.report.selection import mean, split_of
 from itta.seeds import derive_seed, seed_all
 from itta.trial import Trial
 
@@ -38,6 +40,7 @@ CHECKPOINT_SECONDS = 60.0
 SOURCE_IMAGES = 64  # per source domain, for what the model takes along from the source data
 LOCK = ".lock"
 STEPS = "steps.jsonl"  # what every step logged
+BEST = "best.safetensors"  # weights of the best step so far
 Report = Callable[[int, dict[str, float]], None]
 
 
@@ -52,8 +55,13 @@ def train(
     *,
     eval_every: int = 300,
     report: Report = lambda step, logs: None,
+    locked: bool = False,
 ) -> Algorithm:
-    """Train into ``out``, going on from what is there; returns the trained model, also saved in ``out``."""
+    """Train into ``out``, going on from what is there; returns the trained model, also saved in ``out``.
+
+    Where an earlier step did better on the held-out images of the sources, the model of that step is kept beside it,
+    in ``out/best``. ``locked`` says that the caller keeps others out of the directory.
+    """
     if dataset is None:
         dataset = load_dataset(trial.dataset, image_size=trial.image_size, strict=trial.strict, seed=trial.trial_seed)
     for domain in (*trial.train_domains, *trial.test_domains):
@@ -62,26 +70,68 @@ def train(
     check_held_out(trial, splits)
     algorithm = build(trial, dataset)
     loader = TrainLoader(dataset, splits, trial.train_domains, algorithm.hp.batch_size, trial.seed, trial.augment)
-    with alone(out), interruptible() as asked_to_stop:
+    with nullcontext() if locked else alone(out), interruptible() as asked_to_stop:
         claim(out, trial)
         progress = restore(out, algorithm, trial)
         learn(trial, algorithm, loader, dataset, splits, progress, out, eval_every, report, asked_to_stop)
-        algorithm.style_bank = source_styles(algorithm, dataset, splits, trial)
-        algorithm.fisher = source_fisher(algorithm, dataset, splits, trial)
-        algorithm.differences = source_differences(algorithm, dataset, splits, trial)
-        save_model(out, algorithm, trial.backbone, {"trial": trial.to_json(), "steps": progress.step})
+        if (out / BEST).is_file():
+            with earlier_weights(algorithm, out / BEST) as step:
+                finish(out / "best", algorithm, dataset, splits, trial, step)
+        finish(out, algorithm, dataset, splits, trial, progress.step)
+        (out / BEST).unlink(missing_ok=True)
     return algorithm.eval()
 
 
 @contextmanager
-def alone(out: Path) -> Iterator[None]:
-    """Keep other processes out of a directory; the system lets go of it however this one ends."""
+def earlier_weights(algorithm: Algorithm, path: Path) -> Iterator[int]:
+    """The algorithm as it was at an earlier step, given by its number."""
+    last = {name: tensor.clone() for name, tensor in algorithm.state_dict().items()}
+    tensors, about = load_tensors(path)
+    algorithm.load_state_dict(tensors)
+    try:
+        yield about["step"]
+    finally:
+        algorithm.load_state_dict(last)
+
+
+def finish(
+    folder: Path, algorithm: Algorithm, dataset: DomainDataset, splits: dict[str, Split], trial: Trial, step: int
+) -> None:
+    """Save a model with what it takes along from the source data."""
+    algorithm.style_bank = source_styles(algorithm, dataset, splits, trial)
+    algorithm.fisher = source_fisher(algorithm, dataset, splits, trial)
+    algorithm.differences = source_differences(algorithm, dataset, splits, trial)
+    save_model(folder, algorithm, trial.backbone, {"trial": trial.to_json(), "steps": step})
+
+
+def selected_model(out: Path) -> Path:
+    """Where the model with the best source validation of a finished run is: the last one, or an earlier one."""
+    return out / "best" if (out / "best" / "model.json").is_file() else out
+
+
+class Busy(InputError):
+    """Another process is at it."""
+
+
+@contextmanager
+def alone(out: Path, patience: float = 0.0) -> Iterator[None]:
+    """Keep other processes out of a directory; the system lets go of it however this one ends.
+
+    Waits so many seconds for another one to end.
+    """
     out.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + patience
     with open(out / LOCK, "w") as file:
-        try:
-            lock(file)
-        except OSError:
-            raise InputError(f"another process is training into {out}: wait for it, or choose another --out.") from None
+        while True:
+            try:
+                lock(file)
+                break
+            except OSError:
+                if time.monotonic() >= deadline:
+                    raise Busy(
+                        f"another process is training into {out}: wait for it, or choose another --out."
+                    ) from None
+                time.sleep(0.2)
         yield
 
 
@@ -107,7 +157,7 @@ def check_held_out(trial: Trial, splits: dict[str, Split]) -> None:
 def build(trial: Trial, dataset: DomainDataset) -> Algorithm:
     """The untrained algorithm of a trial; a pure function of the trial."""
     cls = find_algorithm(trial.algorithm)
-    hp = sample(cls.Hparams, trial.hparams_seed, trial.trial_seed, **trial.overrides)
+    hp = sample(cls.Hparams, trial.hparams_seed, trial.trial_seed, trial.regime, **trial.overrides)
     seed_all(trial.seed)
     task = Task(
         dataset.classes,
@@ -122,8 +172,8 @@ def claim(out: Path, trial: Trial) -> None:
     """Take the directory for this trial; refuse one that holds another."""
     path = out / "trial.json"
     if path.is_file():
-        found = read_trial(path).to_json()
-        differing = [k for k, v in trial.to_json().items() if found[k] != v]
+        found = read_trial(path)
+        differing = [f.name for f in fields(Trial) if getattr(found, f.name) != getattr(trial, f.name)]
         if differing:
             raise InputError(
                 f"{out} holds another trial (it differs in {', '.join(differing)}): choose another --out, or delete it."
@@ -185,10 +235,9 @@ def learn(
         if evaluates:
             means = {name: total / progress.log_counts[name] for name, total in progress.log_sums.items()}
             accuracy = accuracies(algorithm, dataset, splits, trial)
-            records.append(
-                out / "records.jsonl",
-                Record(trial, progress.step, "source", accuracy, algorithm.describe(), logs=means),
-            )
+            record = Record(trial, progress.step, "source", accuracy, algorithm.describe(), logs=means)
+            records.append(out / "records.jsonl", record)
+            keep_if_best(out, algorithm, record, progress)
             progress.log_sums, progress.log_counts = {}, {}
         stops = asked_to_stop() and progress.step < trial.steps
         if evaluates or stops or time.monotonic() - saved > CHECKPOINT_SECONDS:
@@ -199,6 +248,18 @@ def learn(
         report(progress.step, logs)
         if stops:
             raise Interrupted
+
+
+def keep_if_best(out: Path, algorithm: Algorithm, record: Record, progress: Progress) -> None:
+    """Put the weights aside if no step before did as well on the sources, as tables select; not the last ones."""
+    validation = mean(split_of(record, record.trial.train_domains, "out"))
+    if validation <= progress.best:
+        return
+    progress.best = validation
+    if progress.step == record.trial.steps:
+        (out / BEST).unlink(missing_ok=True)
+    else:
+        save_tensors(out / BEST, algorithm.state_dict(), {"step": progress.step})
 
 
 def check_finite(logs: dict[str, float], step: int) -> None:

@@ -20,6 +20,7 @@ from itta.cli.predict import predict
 from itta.cli.profile import profile
 from itta.cli.records import records
 from itta.cli.report import report
+from itta.cli.sweep import sweep, sweep_status
 from itta.cli.train import train
 from itta.cli.tune import tune
 from itta.errors import InputError, InputWarning
@@ -30,6 +31,8 @@ VERBS: dict[str, Callable[..., Any]] = {
     "adapt": adapt,
     "tune": tune,
     "predict": predict,
+    "sweep": sweep,
+    "sweep-status": sweep_status,
     "report": report,
     "records": records,
     "cam": cam,
@@ -64,10 +67,13 @@ def warnings_in_one_line() -> Iterator[None]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; a user's mistake is one line on the error stream and status 2."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:2] == ["sweep", "status"]:  # data of that name is ./status
+        words[:2] = ["sweep-status"]
     try:
         with warnings_in_one_line():
             app.cli(
-                args=argv,
+                args=words,
                 prog="itta",
                 description="Train on several image domains, adapt at test time without labels.",
                 config=(tyro.conf.FlagCreatePairsOff,),
@@ -77,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"itta: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("itta: interrupted; of train and demo the same command goes on where this one stopped.", file=sys.stderr)
+        print("itta: interrupted; of train, sweep and demo the same command goes on where it stopped.", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has what it wanted

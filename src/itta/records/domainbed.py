@@ -165,11 +165,25 @@ def unfit(r: Record, plain: Record | None) -> str:
 
 def algorithm_name(r: Record, settings: Sequence[Mapping[str, Any]]) -> str:
     """DomainBed's spelling of the algorithm, and the adapter with what tells its settings from others of the trial."""
-    spelled = {name.lower(): name for name in ALGORITHMS}.get(r.trial.algorithm, r.trial.algorithm)
+    spelling = spelled(r.trial.algorithm)
     if r.adapter == "source":
-        return spelled
+        return spelling
     telling = [k for k, v in r.adapter_hparams.items() if any(other.get(k) != v for other in settings)]
-    return f"{spelled}+{r.adapter}" + "".join(f" {k}={r.adapter_hparams[k]}" for k in telling)
+    return f"{spelling}+{r.adapter}" + "".join(f" {k}={r.adapter_hparams[k]}" for k in telling)
+
+
+def spelled(algorithm: str) -> str:
+    """An algorithm's name as DomainBed has it; one that it has not keeps ours."""
+    return {name.lower(): name for name in ALGORITHMS}.get(algorithm, algorithm)
+
+
+def run_seed(dataset: str, algorithm: str, test_envs: Sequence[int], hparams_seed: int, trial_seed: int) -> int:
+    """The seed that a sweep of DomainBed gives to a run.
+
+    >>> run_seed("data/VLCS", "erm", [1, 2], 1, 0)  # as one of its test data has it
+    360234358
+    """
+    return derive_seed(dataset_name(dataset), spelled(algorithm), list(test_envs), hparams_seed, trial_seed)
 
 
 def indices(trial: Trial) -> dict[str, int]:
@@ -191,7 +205,7 @@ def arguments(trial: Trial, algorithm: str) -> dict[str, Any]:
         "data_dir": "",
         "task": "domain_generalization",
         "trial_seed": trial.trial_seed,
-        "seed": derive_seed(dataset, algorithm, test_envs, trial.hparams_seed, trial.trial_seed),
+        "seed": run_seed(dataset, algorithm, test_envs, trial.hparams_seed, trial.trial_seed),
         "steps": trial.steps,
     }
     return args | ({"hparams": json.dumps(trial.overrides, sort_keys=True)} if trial.overrides else {})

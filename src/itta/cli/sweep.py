@@ -1,0 +1,213 @@
+"""itta sweep: many trials, and how they stand."""
+
+import time
+from json import dumps
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from rich.console import Console
+from tyro.conf import Positional, arg
+
+from itta.cli.screen import Settings, check_at_least, print_json, progress_bars, show
+from itta.errors import InputError
+from itta.hparams import parse_settings
+from itta.report.tables import Table
+
+AdapterSettings = Annotated[tuple[str, ...], arg(metavar="ADAPTER.NAME=VALUE …")]
+QueueSettings = Annotated[tuple[str, ...], arg(metavar="NAME=VALUE …")]
+WORDS = ("done", "running", "failed", "waiting")
+
+
+def sweep(
+    data: Annotated[Positional[tuple[str, ...]], arg(metavar="DATA …")],
+    out: Path,
+    algorithms: tuple[str, ...] = ("erm", "itta"),
+    adapters: tuple[str, ...] = ("source",),
+    targets: tuple[str, ...] = (),
+    single_source: bool = False,
+    pairs: bool = False,
+    hparams_seeds: int = 20,
+    trial_seeds: int = 3,
+    steps: int = 300,
+    backbone: str = "efficientnet_lite0",
+    weights: str = "imagenet",
+    image_size: int = 64,
+    augment: bool = True,
+    strict: bool = False,
+    regime: Literal["auto", "large", "small", "domainnet"] = "auto",
+    eval_every: int = 300,
+    settings: Settings = (),
+    adapter_set: AdapterSettings = (),
+    at: Literal["best", "last", "both"] = "best",
+    batch_size: int = 32,
+    engine: Literal["local", "ray", "slurm"] = "local",
+    slots: int = 0,
+    threads: int = 0,
+    gpus: float = 0.0,
+    retries: int = 2,
+    address: str | None = None,
+    queue: QueueSettings = (),
+    dry_run: bool = False,
+    json: bool = False,
+) -> None:
+    """Train every algorithm on every target with random hyper-parameters, and adapt each model with every adapter.
+
+    The same command goes on where it stopped; one with more seeds, algorithms or adapters does what is new. How it
+    stands: itta sweep status DIR. Examples:
+    itta sweep emoji --algorithms erm itta --adapters itta+ t3a --hparams-seeds 3 --out sweeps/emoji --dry-run;
+    itta sweep PACS VLCS --backbone resnet18 --image-size 224 --steps 5001 --engine ray --address auto --out sweeps/all
+
+    Args:
+        data: "emoji", or folders root/domain/class/image.
+        out: Folder of the sweep; each trial has a directory in it, named by its key.
+        algorithms: Training methods (itta list algorithms), or package.module:Class.
+        adapters: Test-time methods (itta list adapters); source is the model as trained, which is always measured.
+        targets: Domains to keep out of training, one after another; none means every domain.
+        single_source: From every single domain to the others, instead of from all others to each.
+        pairs: Also leave out two domains at a time, which leave-one-domain-out selection needs.
+        hparams_seeds: Draws of the random search; the first one is the defaults.
+        trial_seeds: Repetitions of everything, with other splits.
+        steps: Training steps.
+        backbone: Network (itta list backbones), or timm:MODEL.
+        weights: imagenet, none, or a .safetensors or .pth file.
+        image_size: Images are resized to this many pixels.
+        augment: Crop, flip and jitter the training images as DomainBed does.
+        strict: With emoji: also hold out the emoji themselves, not only the style.
+        regime: Whose ranges the search has; auto: domainnet for DomainNet, small up to 32 pixels, else large.
+        eval_every: Record accuracies every so many steps.
+        settings: Hyper-parameters that are not searched, name=value.
+        adapter_set: Settings of the adapters.
+        at: Adapt the checkpoint with the best source validation, the last one, or both.
+        batch_size: Images per batch of the target's stream.
+        engine: local: processes on this machine; ray: a Ray cluster; slurm: jobs of a SLURM queue.
+        slots: Trials at a time; 0: up to 4 (local), as many as there is room for (ray), 50 (slurm).
+        threads: CPU threads of each trial; 0 divides the machine between the slots (local), or means 1.
+        gpus: GPUs declared for each trial (ray, slurm).
+        retries: How often a trial whose process died is resumed.
+        address: Of the Ray cluster; none starts one on this machine.
+        queue: What to tell SLURM: partition=…, account=…, timeout_min=….
+        dry_run: Count the trials and estimate the time, and do nothing.
+        json: Print the result as JSON.
+    """
+    from itta.bench.engines import Options
+    from itta.bench.engines.local import default_slots, threads_each
+    from itta.bench.sweep import check_sweep, domains_of, run_sweep
+    from itta.sweep import Adaptation, Sweep
+    from itta.sweep.state import standings, summarise
+
+    if not data:
+        raise InputError('no data: name "emoji", or folders root/domain/class/image.')
+    check_at_least(1, steps=steps, eval_every=eval_every, image_size=image_size, batch_size=batch_size)
+    check_at_least(1, hparams_seeds=hparams_seeds, trial_seeds=trial_seeds)
+    check_at_least(0, slots=slots, threads=threads, retries=retries)
+    asked = Sweep(
+        datasets=domains_of(data, image_size, strict),
+        algorithms=tuple(dict.fromkeys(algorithms)),
+        targets=targets,
+        single_source=single_source,
+        pairs=pairs,
+        hparams_seeds=hparams_seeds,
+        trial_seeds=trial_seeds,
+        steps=steps,
+        backbone=backbone,
+        weights=str(Path(weights).resolve()) if Path(weights).is_file() else weights,
+        image_size=image_size,
+        augment=augment,
+        strict=strict,
+        overrides=parse_settings(settings),
+        regime=regime,
+        eval_every=eval_every,
+        adaptation=Adaptation(tuple(dict.fromkeys(adapters)), by_adapter(adapter_set), at, batch_size),
+    )
+    at_a_time = slots or default_slots() if engine == "local" else slots or None
+    if dry_run:
+        check_sweep(asked)
+        tell(summarise(standings(asked, out), at_a_time), json)
+        return
+    threads = threads or (threads_each(at_a_time or 1) if engine == "local" else 1)
+    options = Options(slots, retries, threads, gpus, address, out, settings=parse_settings(queue))
+    total = {s.trial.key: 0 for s in standings(asked, out) if s.word != "done"}
+    with progress_bars(json) as report:
+
+        def step(name: str, done: int) -> None:
+            total[name] = done
+            report("training steps", sum(total.values()), steps * len(total))
+
+        failed = run_sweep(asked, out, engine, options, threads, step)
+    tell(summarise(standings(asked, out), at_a_time), json)
+    if failed:
+        raise InputError(f"{len(failed)} of {len(total)} trials failed. Run again to resume; the others are done.")
+    if not json:
+        print(f"next     itta report {out}")
+
+
+def sweep_status(
+    folder: Annotated[Positional[Path], arg(metavar="DIR")],
+    watch: bool = False,
+    every: float = 5.0,
+    json: bool = False,
+) -> None:
+    """Tell how a sweep stands: done, running, failed and why, waiting, and how long the rest will take.
+
+    Examples: itta sweep status sweeps/emoji --watch; itta sweep-status sweeps/emoji --json
+
+    Args:
+        folder: The --out of an itta sweep.
+        watch: Tell again and again, until nothing is left to do.
+        every: Seconds between two looks.
+        json: Print as JSON; with --watch, a line at each look.
+    """
+    from itta.sweep import read_sweep
+    from itta.sweep.state import standings, summarise
+
+    screen = Console()
+    while True:
+        found = summarise(standings(read_sweep(folder), folder))
+        if watch and json:
+            print(dumps(found), flush=True)
+        else:
+            if watch and screen.is_terminal:
+                screen.clear()
+            tell(found, json)
+        if not watch or not found["running"] + found["waiting"]:
+            return
+        time.sleep(max(0.1, every))
+
+
+def by_adapter(settings: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """
+    >>> by_adapter(("tent.lr=1e-4", "itta+.steps=2"))
+    {'tent': {'lr': '1e-4'}, 'itta+': {'steps': '2'}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for setting in settings:
+        adapter, dot, rest = setting.partition(".")
+        if not dot:
+            raise InputError(f"a setting of an adapter is written ADAPTER.NAME=VALUE, got {setting!r}.")
+        found.setdefault(adapter, {}).update(parse_settings([rest]))
+    return found
+
+
+def tell(found: dict[str, Any], json: bool) -> None:
+    if json:
+        print_json(found)
+        return
+    from itta.sweep.state import in_words
+
+    rows = [[name, *(str(counts.get(w, 0)) for w in WORDS)] for name, counts in found["by_algorithm"].items()]
+    if len(rows) > 1:
+        rows.append(["all", *(str(found[w]) for w in WORDS)])
+    show(Table(f"{found['trials']} trials", ["algorithm", *WORDS], rows))
+    for r in found["running_now"]:
+        print(f"running  {name_of(r)}: step {r['step']} of {r['of']}{', ' + r['doing'] if r['doing'] else ''}")
+    for r in found["reasons"]:
+        print(f"failed   {name_of(r)}: {r['reason']}")
+    for why, n in found["cannot"].items():
+        print(f"cannot   {why} ({n}×)")
+    if found["running"] + found["waiting"]:
+        print(f"left     {in_words(found['seconds_left'])}")
+
+
+def name_of(r: dict[str, Any]) -> str:
+    seeds = f"hparams {r['hparams_seed']}, trial {r['trial_seed']}"
+    return f"{r['algorithm']}, {'+'.join(r['sources'])}→{'+'.join(r['targets'])}, {seeds} ({r['trial'][:8]})"
