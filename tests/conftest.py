@@ -19,7 +19,8 @@ from itta.nn.small_cnn import SmallCNN
 from itta.nn.style_bank import collect_styles
 
 torch.set_num_threads(1)  # tests run side by side
-os.environ["ITTA_CACHE"] = tempfile.mkdtemp(prefix="itta-cache-")  # not the user's own
+CACHE = tempfile.TemporaryDirectory(prefix="itta-cache-")  # not the user's own; gone when the tests are over
+os.environ["ITTA_CACHE"] = CACHE.name
 os.environ.pop("ITTA_DATA", None)
 
 SIZE = 16

@@ -90,7 +90,8 @@ def folder(tmp_path):
 def test_loading_compares_and_tells_how_long_steps_wait(run, folder, capsys):
     run("loading", *TINY, "--data", str(folder), "--steps", "2", "--json")
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"pillow", "cache", "pillow speed", "cache speed", "cache waiting"}
+    jobs = {"pillow", "pillow lean", "cache"}
+    assert set(found) == {*jobs, *(f"{job} speed" for job in jobs), "cache waiting"}
     assert found["pillow"] == found["pillow speed"] == {"ratio": 1.0, "spread": 0.0}
     assert found["cache"]["ratio"] * found["cache speed"]["ratio"] == pytest.approx(1)
     assert 0 <= found["cache waiting"]["ratio"] < 1
@@ -101,11 +102,13 @@ def test_loading_needs_images(run):
         run("loading", *TINY)
 
 
-def test_the_pillow_chain_augments_as_much_as_ours(load, folder):
+@pytest.mark.parametrize("lean", [False, True])
+def test_the_pillow_chain_augments_as_much_as_ours(load, folder, lean):
     """What it is compared with must not be cheaper for doing less."""
-    loading = load("loading")
-    rng, path = loading.random.Random(0), folder / "a/x/0.jpg"
-    images = torch.stack([loading.pillow_image(path, 16, rng) for _ in range(200)])
+    torch.manual_seed(0)
+    loading, path = load("loading"), folder / "a/x/0.jpg"
+    draw = loading.PythonDraw(0) if lean else loading.TorchDraw()
+    images = torch.stack([loading.pillow_image(path, 16, draw) for _ in range(200)])
     assert images.shape == (200, 3, 16, 16)
     assert 0 <= images.min() < images.max() <= 1
     grey = (images[:, 0] == images[:, 1]).all((1, 2)).float().mean()
