@@ -11,8 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ray.cluster_utils import Cluster
-
 from itta.bench.engines import Options, run_jobs
 from itta.bench.job import Job
 from itta.sweep.state import read_state
@@ -57,6 +55,8 @@ def parent(pid: int) -> int:
 
 
 def main(path: Path) -> None:
+    from ray.cluster_utils import Cluster
+
     jobs: dict[str, Job] = pickle.loads(path.read_bytes())
     cluster = Cluster(initialize_head=True, head_node_args=SMALL)
     try:

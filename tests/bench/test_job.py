@@ -1,5 +1,6 @@
 """One trial from end to end: trained once, adapted many times, and never twice."""
 
+import json
 import os
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from itta.bench import job as module
 from itta.bench.evaluate import Outcome
 from itta.bench.job import Ending, adapt_model, attempt, by_split, mark_failed, perform
 from itta.bench.train import alone
+from itta.cli import main
 from itta.data.dataset import Split
 from itta.errors import InputError
 from itta.sweep.state import read_state
@@ -44,6 +46,15 @@ def test_one_record_per_adapter_on_the_selected_checkpoint(make_job, tmp_path):
     assert state
     assert (state.word, state.step, state.attempts) == ("done", 4, 1)
     assert set(state.adapted) == set(job.adaptation.labels)
+
+
+def test_one_training_from_a_single_source_fills_the_cells_of_all_its_targets(make_job, tmp_path, capsys):
+    job = make_job(tmp_path / "run", train_domains=("dawn",), test_domains=("noon", "night"))
+    perform(job)
+    assert main(["report", str(tmp_path), "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    rows, columns = ("erm", "erm + guarded itta+", "erm + t3a"), ("dawn→noon", "dawn→night", "Avg.")
+    assert {(c["row"], c["column"]): c["n"] for c in cells} == {(r, c): 1 for r in rows for c in columns}
 
 
 def test_both_checkpoints_on_demand(make_job, tmp_path, monkeypatch):
