@@ -8,7 +8,6 @@ first batches, the accuracy of its answers beside the trained model's, and how o
 
 import json
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -140,10 +139,10 @@ def run(name: str, options: Options) -> Found:
 
 def main(options: Options) -> None:
     found: dict[str, Found] = {}
-    with ProcessPoolExecutor(options.slots, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        futures = {name: pool.submit(run, name, options) for name in options.adapters}
-        for name in track(futures, "stream", console=Console(stderr=True), disable=options.json):
-            found[name] = futures[name].result()
+    with get_context("spawn").Pool(options.slots, maxtasksperchild=1) as pool:
+        waiting = {name: pool.apply_async(run, (name, options)) for name in options.adapters}
+        for name in track(waiting, "stream", console=Console(stderr=True), disable=options.json):
+            found[name] = waiting[name].get()
     if options.json:
         print(json.dumps({name: asdict(f) for name, f in found.items()}))
         return
