@@ -14,7 +14,7 @@ from itta.adapters.base import frozen_copy
 from itta.adapters.eata import fisher_information
 from itta.adapters.scopes import norm_affine
 from itta.bench.checkpoint import save_model
-from itta.bench.train import source_fisher
+from itta.bench.source import source_fisher
 from itta.data import load_dataset
 from itta.data.dataset import Split, split
 from itta.errors import InputError

@@ -9,9 +9,9 @@ import pytest
 
 from itta import records
 from itta.bench import job as module
+from itta.bench.directory import alone
 from itta.bench.evaluate import Outcome
 from itta.bench.job import Ending, adapt_model, attempt, by_split, mark_failed, perform
-from itta.bench.train import alone
 from itta.cli import main
 from itta.data.dataset import Split
 from itta.errors import InputError

@@ -12,7 +12,7 @@ import pytest
 
 from itta import records
 from itta.bench.checkpoint import load_tensors, save_tensors
-from itta.bench.train import alone
+from itta.bench.directory import alone
 from itta.cli import main
 
 # Each run dies at its n-th write to the disk, be it before a file is safe or before it gets its name. Forks of one

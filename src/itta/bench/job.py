@@ -17,8 +17,9 @@ from itta import records
 from itta.adapters import Adapter, adapt
 from itta.algorithms import Algorithm
 from itta.bench.checkpoint import load, read_description
+from itta.bench.directory import alone, claim
 from itta.bench.evaluate import Outcome, evaluate
-from itta.bench.train import alone, claim, selected_model, train
+from itta.bench.train import selected_model, train
 from itta.data import load_dataset
 from itta.data.dataset import DomainDataset, Split, split, target_indices
 from itta.errors import InputError

@@ -1,44 +1,32 @@
 """Train one trial: step, record, checkpoint; stop at any moment and go on to the identical result."""
 
-import json
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import fields
-from functools import partial
 from pathlib import Path
-from typing import IO
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from itta import records
 from itta.adapters import adapt
-from itta.adapters.eata import fisher_information
 from itta.algorithms import Algorithm, Task, find_algorithm
-from itta.algorithms.consistency import draw_target_view
 from itta.bench.checkpoint import Progress, load_checkpoint, load_tensors, save_checkpoint, save_model, save_tensors
+from itta.bench.directory import alone, claim
 from itta.bench.evaluate import evaluate
+from itta.bench.source import source_differences, source_fisher, source_styles
 from itta.data import load_dataset
 from itta.data.dataset import DomainDataset, Split, split, target_indices
-from itta.data.loaders import TrainLoader, prefetch, stream
+from itta.data.loaders import TrainLoader, prefetch
 from itta.errors import InputError
 from itta.hparams import sample
 from itta.nn import make_backbone
-from itta.nn.backbone import evaluating
-from itta.nn.batch_norm import has_batch_norm
-from itta.nn.style_bank import StyleBank, collect_styles
-from itta.nn.views import two_views
-from itta.records import Record, replace_text
+from itta.records import Record
 from itta.report.selection import mean, split_of
 from itta.seeds import derive_seed, seed_all
 from itta.trial import Trial
 
 CHECKPOINT_SECONDS = 60.0
-SOURCE_IMAGES = 64  # per source domain, for what the model takes along from the source data
-LOCK = ".lock"
 STEPS = "steps.jsonl"  # what every step logged
 BEST = "best.safetensors"  # weights of the best step so far
 Report = Callable[[int, dict[str, float]], None]
@@ -109,40 +97,6 @@ def selected_model(out: Path) -> Path:
     return out / "best" if (out / "best" / "model.json").is_file() else out
 
 
-class Busy(InputError):
-    """Another process is at it."""
-
-
-@contextmanager
-def alone(out: Path, patience: float = 0.0) -> Iterator[None]:
-    """Keep other processes out of a directory; the system lets go of it however this one ends.
-
-    Waits so many seconds for another one to end.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + patience
-    with open(out / LOCK, "w") as file:
-        while True:
-            try:
-                lock(file)
-                break
-            except OSError:
-                if time.monotonic() >= deadline:
-                    raise Busy(
-                        f"another process is training into {out}: wait for it, or choose another --out."
-                    ) from None
-                time.sleep(0.2)
-        yield
-
-
-def lock(file: IO[str]) -> None:
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such locks
-        return
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
 def check_held_out(trial: Trial, splits: dict[str, Split]) -> None:
     """Refuse a domain too small to measure on."""
     for domain in (*trial.train_domains, *trial.test_domains):
@@ -166,36 +120,6 @@ def build(trial: Trial, dataset: DomainDataset) -> Algorithm:
         lambda: make_backbone(trial.backbone, trial.weights, trial.image_size),
     )
     return cls(task, hp).train()
-
-
-def claim(out: Path, trial: Trial) -> None:
-    """Take the directory for this trial; refuse one that holds another."""
-    path = out / "trial.json"
-    if path.is_file():
-        found = read_trial(path)
-        differing = [f.name for f in fields(Trial) if getattr(found, f.name) != getattr(trial, f.name)]
-        if differing:
-            raise InputError(
-                f"{out} holds another trial (it differs in {', '.join(differing)}): choose another --out, or delete it."
-            )
-    elif not all(unfinished(file) or file.name == LOCK for file in out.iterdir()):
-        (out / LOCK).unlink()  # it is not our directory
-        raise InputError(f"{out} is not empty and holds no trial: choose another --out.")
-    for file in filter(unfinished, out.iterdir()):
-        file.unlink()
-    replace_text(path, json.dumps(trial.to_json(), indent=2) + "\n")
-
-
-def unfinished(file: Path) -> bool:
-    """Whether a killed run was still writing this file of ours."""
-    return file.match("*.json*.*.tmp") or file.match("*.safetensors.*.tmp")
-
-
-def read_trial(path: Path) -> Trial:
-    try:
-        return Trial.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path} is damaged or not ours ({error!r}): choose another --out, or delete it.") from error
 
 
 def restore(out: Path, algorithm: Algorithm, trial: Trial) -> Progress:
@@ -287,53 +211,6 @@ def accuracies(
             "all": float(right[target_indices(dataset, domain, trial.trial_seed)].mean()),
         }
     return found
-
-
-def source_styles(algorithm: Algorithm, dataset: DomainDataset, splits: dict[str, Split], trial: Trial) -> StyleBank:
-    """The style bank: styles of some training images of each source domain."""
-    batches = source_images(dataset, splits, trial)
-    images = {domain: map(algorithm.inputs, batches[domain]) for domain in trial.train_domains}
-    return collect_styles(algorithm.backbone, images, algorithm.backbone.block_names[:2])
-
-
-def source_fisher(
-    algorithm: Algorithm, dataset: DomainDataset, splits: dict[str, Split], trial: Trial
-) -> dict[str, Tensor] | None:
-    """The Fisher information on the same images, where the backbone has the batch normalisation it is meant for."""
-    if not has_batch_norm(algorithm.backbone):
-        return None
-    batches = (x for images in source_images(dataset, splits, trial).values() for x in images)
-    return fisher_information(algorithm, (x for x in batches if len(x) > 1)) or None  # one image has no statistics
-
-
-@torch.no_grad()
-def source_differences(
-    algorithm: Algorithm, dataset: DomainDataset, splits: dict[str, Split], trial: Trial
-) -> dict[str, Tensor] | None:
-    """The range, in every dimension, of what f_w gets to see on the same images, styles mixed across domains."""
-    if not hasattr(algorithm, "f_w"):
-        return None
-    generator = torch.Generator().manual_seed(derive_seed(trial.seed, "differences"))
-    found = []
-    with evaluating(algorithm):
-        for parts in zip(*source_images(dataset, splits, trial).values()):
-            x = algorithm.inputs(torch.cat(parts))
-            drawn = draw_target_view(algorithm, len(x), 0, generator)
-            z, z_aug = two_views(partial(algorithm.backbone, x), drawn)
-            found.append(z - z_aug if algorithm.hp.difference == "z-z'" else z_aug - z)
-    h = torch.cat(found)
-    return {"low": h.amin(0), "high": h.amax(0)}
-
-
-def source_images(dataset: DomainDataset, splits: dict[str, Split], trial: Trial) -> dict[str, Iterator[Tensor]]:
-    """Batches of some training images of each source domain."""
-
-    def batches(domain: str) -> Iterator[Tensor]:
-        rng = np.random.RandomState(derive_seed(trial.seed, "style bank", domain))
-        chosen = rng.permutation(splits[domain].train)[:SOURCE_IMAGES]
-        return (x for _, x, _ in stream(dataset.domain(domain), chosen, 32))
-
-    return {domain: batches(domain) for domain in trial.train_domains}
 
 
 @contextmanager
