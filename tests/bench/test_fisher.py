@@ -1,18 +1,20 @@
 """The Fisher information that EATA needs: made when training ends, kept with the model, and not missed by others."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 import itta
 from itta.adapters.base import frozen_copy
 from itta.adapters.eata import fisher_information
 from itta.adapters.scopes import norm_affine
+from itta.algorithms import Algorithm
 from itta.bench.checkpoint import save_model
 from itta.bench.source import source_fisher
 from itta.data import load_dataset
@@ -55,9 +57,19 @@ def test_it_comes_from_the_training_images_of_the_sources(resnet: Path, photos: 
     splits = split(dataset, trial.trial_seed)
     found = {domain: dataset.domain(domain).read(splits[domain].train).float() / 255 for domain in ("dawn", "noon")}
     assert {len(x) for x in found.values()} == {10}
-    expected = fisher_information(model, found.values())
-    for name, f in expected.items():
-        torch.testing.assert_close(model.fisher[name], f, rtol=1e-2, atol=1e-7)  # another order of the images
+    # Squared gradients of a deep random network feel the order of the images; other images are much further away
+    assert distance(model, found.values()) < 0.02
+    others = [dataset.domain(domain).read(splits[domain].held_out).float() / 255 for domain in ("dawn", "noon")]
+    assert distance(model, [x.flip(-1) for x in found.values()]) > 0.2
+    assert distance(model, others) > 0.2
+
+
+def distance(model: Algorithm, batches: Iterable[Tensor]) -> float:
+    """How far the stored information is from that of some images, relative to its size."""
+    expected = fisher_information(model, batches)
+    stored = torch.cat([model.fisher[name].flatten() for name in expected])
+    own = torch.cat([f.flatten() for f in expected.values()])
+    return float((stored - own).norm() / own.norm())
 
 
 def test_it_comes_back_as_it_was(resnet: Path, tmp_path: Path) -> None:
