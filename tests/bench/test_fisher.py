@@ -18,6 +18,7 @@ from itta.bench.train import source_fisher
 from itta.data import load_dataset
 from itta.data.dataset import Split, split
 from itta.errors import InputError
+from itta.functional.augment import to_float
 from itta.trial import Trial
 
 SIZE = 32
@@ -53,7 +54,7 @@ def test_it_comes_from_the_training_images_of_the_sources(resnet: Path, photos: 
     model, trial = itta.load(resnet), trial_of(resnet)
     dataset = load_dataset(str(photos), image_size=SIZE)
     splits = split(dataset, trial.trial_seed)
-    found = {domain: dataset.domain(domain).read(splits[domain].train).float() / 255 for domain in ("dawn", "noon")}
+    found = {domain: to_float(dataset.domain(domain).read(splits[domain].train)) for domain in ("dawn", "noon")}
     assert {len(x) for x in found.values()} == {10}
     expected = fisher_information(model, found.values())
     for name, f in expected.items():
