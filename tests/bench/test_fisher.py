@@ -20,6 +20,7 @@ from itta.bench.source import source_fisher
 from itta.data import load_dataset
 from itta.data.dataset import Split, split
 from itta.errors import InputError
+from itta.functional.augment import to_float
 from itta.trial import Trial
 
 SIZE = 32
@@ -55,7 +56,7 @@ def test_it_comes_from_the_training_images_of_the_sources(resnet: Path, photos: 
     model, trial = itta.load(resnet), trial_of(resnet)
     dataset = load_dataset(str(photos), image_size=SIZE)
     splits = split(dataset, trial.trial_seed)
-    found = {domain: dataset.domain(domain).read(splits[domain].train).float() / 255 for domain in ("dawn", "noon")}
+    found = {domain: to_float(dataset.domain(domain).read(splits[domain].train)) for domain in ("dawn", "noon")}
     assert {len(x) for x in found.values()} == {10}
     # Squared gradients of a deep random network feel the order of the images; other images are much further away
     assert distance(model, found.values()) < 0.02

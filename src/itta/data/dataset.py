@@ -31,7 +31,10 @@ class Images(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, indices: Sequence[int] | np.ndarray) -> torch.Tensor:
-        """Return uint8 [B, 3, S, S], decoding each image at most once per process."""
+        """Return uint8 [B, 3, S, S], decoding each image at most once per process.
+
+        In memory the channels may come last, which augmentation likes; `to_float` puts them first for a model.
+        """
 
 
 @runtime_checkable
