@@ -79,8 +79,12 @@ def test_curves_are_the_steps_or_else_the_records(now_and_then: Path, tmp_path: 
     assert inspect(older)["training"] == {}
 
 
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
 def test_figures_and_numbers_are_written(now_and_then: Path, tmp_path: Path, inspect, capsys) -> None:
-    before = {p.name: p.read_bytes() for p in now_and_then.iterdir()}
+    before = files_of(now_and_then)
     out = tmp_path / "deep" / "inside"
     found = inspect(now_and_then, "--out", out)
     assert [Path(f).name for f in found["files"]] == ["training.png", "f_w.png", "inspect.json"]
@@ -89,7 +93,7 @@ def test_figures_and_numbers_are_written(now_and_then: Path, tmp_path: Path, ins
             image.load()
     del found["files"]
     assert json.loads((out / "inspect.json").read_text()) == found
-    assert {p.name: p.read_bytes() for p in now_and_then.iterdir()} == before
+    assert files_of(now_and_then) == before
     assert main(["inspect", str(now_and_then)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     for word in ("steps.jsonl", "cosine", "constant (dead)", "seen on source images"):

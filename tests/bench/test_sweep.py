@@ -215,7 +215,11 @@ def test_an_interrupted_sweep_leaves_trials_that_wait(photos: Path, slow: str, t
     flags = ("--algorithms", slow, "--hparams-seeds", "1", "--steps", "200", "--slots", "1")
     words = command(photos, tmp_path / "out", *flags)
     process = subprocess.Popen(
-        [sys.executable, "-m", "itta", *words], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-m", "itta", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     deadline = time.monotonic() + 120
     while not list((tmp_path / "out").glob("*/checkpoint.safetensors")):
