@@ -143,6 +143,11 @@ def test_the_trained_model_is_asked_once(model: Algorithm, stream: list[Tensor])
     assert len(passes) == len(stream)
 
 
+def test_before_the_first_image_it_is_the_trained_model(model: Algorithm, stream: list[Tensor]) -> None:
+    adapter = adapt(model, "itta+", guard=False, patience=0, prior=0.0, gate=False)
+    assert torch.equal(adapter.frozen()(stream[0]), model.predict(stream[0]))
+
+
 def test_what_cannot_work_is_refused(model: Algorithm) -> None:
     with pytest.raises(InputError, match=r"can restyle after block1 and block2, not after block4"):
         adapt(model, "itta+", blocks=("block4",))

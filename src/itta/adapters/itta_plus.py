@@ -116,7 +116,7 @@ class ITTAPlus(Adapter):
 
     def trusted(self) -> bool:
         """Whether the restyled answers count."""
-        if self.seen < self.hp.patience:
+        if self.seen < max(self.hp.patience, 1):
             return False
         plain, restyled = (effective_classes(p / p.sum()) for p in self.predicted.values())
         return restyled >= plain or not self.hp.gate
