@@ -199,7 +199,7 @@ def write(rows: Sequence[Row], out: Path, name: str) -> Path:
     writer.writerows([asdict(row).values() for row in rows])
     replace_text(out / f"{name}.csv", text.getvalue())
     tables = [table_of(rows, method) for method in WHOLE if any(r.cell == (method, "sorted", 1) for r in rows)]
-    tables.append(plainest_table(rows))
+    tables += [seeds_table(rows), plainest_table(rows)]
     replace_text(out / f"{name}.md", "\n\n".join(f"### {t.title}\n\n{t.to_markdown()}" for t in tables) + "\n")
     return out / f"{name}.md"
 
@@ -235,6 +235,20 @@ def table_of(rows: Sequence[Row], name: str) -> Table:
     worst = f"worst cell {points(min(known))}, mean {points(mean(known))}" if known else "cannot run"
     title = f"{name}: points gained over the trained model ({worst})"
     return Table(title, ["target", "trained, %", *(f"{o}, {b}" for o, b in streams)], lines)
+
+
+def seeds_table(rows: Sequence[Row]) -> Table:
+    """Every method that has the whole grid, seed by seed: the mean over its streams, and the worst of them."""
+    seeds, lines = sorted({row.seed for row in rows}), []
+    for name in WHOLE:
+        gains = [
+            [r.accuracy - r.before for r in rows if (r.adapter, r.seed) == (name, s) and r.accuracy is not None]
+            for s in seeds
+        ]
+        if all(gains):
+            lines.append([name, *(f"{points(mean(g))}, {points(min(g))}" for g in gains)])
+    title = "Seed by seed: mean and worst stream, points gained over the trained model"
+    return Table(title, ["method", *(f"seed {s}" for s in seeds)], lines)
 
 
 def plainest_table(rows: Sequence[Row]) -> Table:
