@@ -1,11 +1,10 @@
 """Run by test_ray.py where there is loopback only: jobs on a cluster of two nodes, while a worker and a node are lost.
 
-Reads pickled jobs, prints what came of them as JSON.
+Reads jobs and prints what came of them, as JSON.
 """
 
 import json
 import os
-import pickle
 import signal
 import sys
 from pathlib import Path
@@ -13,7 +12,9 @@ from typing import Any
 
 from itta.bench.engines import Options, run_jobs
 from itta.bench.job import Job
+from itta.sweep import Adaptation
 from itta.sweep.state import read_state
+from itta.trial import Trial
 
 EARLY = 3  # a step after which a trial of ten has still a while to go, though its word may be two seconds old
 SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False, "node_ip_address": "127.0.0.1"}
@@ -54,10 +55,22 @@ def parent(pid: int) -> int:
         return -1
 
 
+def from_json(values: dict[str, Any]) -> Job:
+    adaptation = values["adaptation"]
+    return Job(
+        **{
+            **values,
+            "trial": Trial.from_json(values["trial"]),
+            "out": Path(values["out"]),
+            "adaptation": Adaptation(**{**adaptation, "adapters": tuple(adaptation["adapters"])}),
+        }
+    )
+
+
 def main(path: Path) -> None:
     from ray.cluster_utils import Cluster
 
-    jobs: dict[str, Job] = pickle.loads(path.read_bytes())
+    jobs = {name: from_json(values) for name, values in json.loads(path.read_text()).items()}
     cluster = Cluster(initialize_head=True, head_node_args=SMALL)
     try:
         trouble = Trouble(cluster, jobs)

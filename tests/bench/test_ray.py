@@ -2,11 +2,10 @@
 
 import json
 import os
-import pickle
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -51,10 +50,11 @@ def test_a_lost_worker_and_a_lost_node_cost_nothing(make_job, slow, tmp_path, sh
 
     jobs = {f"trial {seed}": job(seed) for seed in range(4)}
     jobs["mistaken"] = make_job(tmp_path / "mistaken", overrides={"lr": "abc"})
-    (tmp_path / "jobs.pickle").write_bytes(pickle.dumps(jobs))
+    told = {name: {**asdict(j), "trial": j.trial.to_json(), "out": str(j.out)} for name, j in jobs.items()}
+    (tmp_path / "jobs.json").write_text(json.dumps(told))
     environment = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": str(short), "HOME": str(short)}
     environment["ITTA_TEST_SECONDS"] = "0.5"
-    printed = run_alone([sys.executable, str(HERE / "ray_cluster.py"), str(tmp_path / "jobs.pickle")], **environment)
+    printed = run_alone([sys.executable, str(HERE / "ray_cluster.py"), str(tmp_path / "jobs.json")], **environment)
     found = json.loads(printed.splitlines()[-1])
     assert found["failed"].keys() == {"mistaken"}
     assert "'abc'" in found["failed"]["mistaken"]
