@@ -13,6 +13,7 @@ from itta.adapters import ADAPTERS
 from itta.adapters.eata import fisher_information
 from itta.algorithms import ALGORITHMS, Algorithm, Task
 from itta.algorithms.base import Batch
+from itta.cli import main
 from itta.hparams import default
 from itta.nn.backbone import Backbone
 from itta.nn.small_cnn import SmallCNN
@@ -138,3 +139,17 @@ class NaiveAdam:
 @pytest.fixture
 def naive_adam() -> type[NaiveAdam]:
     return NaiveAdam
+
+
+@pytest.fixture
+def run_itta(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """(words) -> what a command that succeeds prints."""
+
+    def call(*words: object) -> str:
+        capsys.readouterr()
+        status = main([str(w) for w in words])
+        captured = capsys.readouterr()
+        assert status == 0, captured.err
+        return captured.out
+
+    return call

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,20 +39,6 @@ def swept(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """(words) -> what a command that succeeds prints."""
-
-    def call(*words: object) -> str:
-        capsys.readouterr()
-        status = main([str(w) for w in words])
-        captured = capsys.readouterr()
-        assert status == 0, captured.err
-        return captured.out
-
-    return call
-
-
-@pytest.fixture
 def no_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Local, "start", lambda self, name, job: pytest.fail("a trial was started"))
 
@@ -81,31 +66,31 @@ def test_the_search_draws_domainbeds_values(swept: Path) -> None:
     assert {h["batch_size"] for h in drawn.values()} == {4}
 
 
-def test_the_report_reads_it(swept: Path, run) -> None:
-    cells = json.loads(run("report", swept, "--json"))["cells"]
+def test_the_report_reads_it(swept: Path, run_itta) -> None:
+    cells = json.loads(run_itta("report", swept, "--json"))["cells"]
     assert {c["row"]: c["n"] for c in cells} == {"erm": 1, "erm + t3a": 1}
-    assert "checkpoint by training-domain" in run("report", swept)
+    assert "checkpoint by training-domain" in run_itta("report", swept)
 
 
-def test_the_same_command_does_nothing_again(swept: Path, photos: Path, run, no_start) -> None:
+def test_the_same_command_does_nothing_again(swept: Path, photos: Path, run_itta, no_start) -> None:
     before = {p: p.read_bytes() for p in swept.rglob("*") if p.is_file()}
-    found = json.loads(run(*command(photos, swept, *ERM), "--json"))
+    found = json.loads(run_itta(*command(photos, swept, *ERM), "--json"))
     assert (found["done"], found["waiting"]) == (2, 0)
     assert {p: p.read_bytes() for p in swept.rglob("*") if p.is_file()} == before
 
 
 def test_a_dry_run_counts_and_reckons_and_does_nothing(
-    swept: Path, photos: Path, tmp_path: Path, run, no_start
+    swept: Path, photos: Path, tmp_path: Path, run_itta, no_start
 ) -> None:
-    new = run(*command(photos, tmp_path / "new", *ERM), "--dry-run")
+    new = run_itta(*command(photos, tmp_path / "new", *ERM), "--dry-run")
     assert "2 trials" in new
     assert "unknown until a trial is done" in new
     assert not (tmp_path / "new").exists()
     before = (swept / "sweep.json").read_bytes()
     more = (*ERM[:-1], "5", "--adapters", "t3a", "lame", "--slots", "1", "--dry-run", "--json")
-    found = json.loads(run(*command(photos, swept, *more)))
+    found = json.loads(run_itta(*command(photos, swept, *more)))
     assert (found["trials"], found["done"], found["waiting"]) == (5, 0, 5)  # lame is new for those that were done
-    fewer = json.loads(run(*command(photos, swept, *ERM[:-1], "5", "--slots", "1", "--dry-run", "--json")))
+    fewer = json.loads(run_itta(*command(photos, swept, *ERM[:-1], "5", "--slots", "1", "--dry-run", "--json")))
     assert (fewer["done"], fewer["waiting"]) == (2, 3)
     each = [read_state(p) for p in swept.iterdir() if p.is_dir()]
     label = next(k for k in each[0].adapted if k.startswith("t3a"))
@@ -117,19 +102,19 @@ def test_a_dry_run_counts_and_reckons_and_does_nothing(
     assert (swept / "sweep.json").read_bytes() == before
 
 
-def test_status(swept: Path, run) -> None:
-    found = json.loads(run("sweep", "status", swept, "--json"))
-    assert found == json.loads(run("sweep-status", swept, "--watch", "--json"))  # nothing left to watch
+def test_status(swept: Path, run_itta) -> None:
+    found = json.loads(run_itta("sweep", "status", swept, "--json"))
+    assert found == json.loads(run_itta("sweep-status", swept, "--watch", "--json"))  # nothing left to watch
     assert (found["trials"], found["done"], found["seconds_left"]) == (2, 2, 0)
     ((why, n),) = found["cannot"].items()
     assert n == 2
     assert "erm, tent: tent adapts batch normalisation" in why
-    printed = run("sweep", "status", swept)
+    printed = run_itta("sweep", "status", swept)
     assert "2 trials" in printed
     assert "cannot   erm, tent" in printed
 
 
-def test_status_of_one_that_is_being_run(swept: Path, tmp_path: Path, run) -> None:
+def test_status_of_one_that_is_being_run(swept: Path, tmp_path: Path, run_itta) -> None:
     sweep = read_sweep(swept)
     (tmp_path / "sweep.json").write_bytes((swept / "sweep.json").read_bytes())
     first, second = sweep.trials()
@@ -139,13 +124,13 @@ def test_status_of_one_that_is_being_run(swept: Path, tmp_path: Path, run) -> No
         state = read_state(swept / trial.key)
         assert state
         write_state(tmp_path / trial.key, type(state)(**{**vars(state), **changes}))
-    printed = run("sweep", "status", tmp_path)
+    printed = run_itta("sweep", "status", tmp_path)
     assert f"running  erm, dawn+noon→night, hparams 0, trial 0 ({first.key[:8]}): step 1 of 2, training" in printed
     assert f"failed   erm, dawn+noon→night, hparams 1, trial 0 ({second.key[:8]}): loss is not finite" in printed
     assert "left     " in printed
 
 
-def test_a_watch_ends_when_everything_is_done(swept: Path, tmp_path: Path, run, monkeypatch) -> None:
+def test_a_watch_ends_when_everything_is_done(swept: Path, tmp_path: Path, run_itta, monkeypatch) -> None:
     (tmp_path / "sweep.json").write_bytes((swept / "sweep.json").read_bytes())
     waits: list[float] = []
 
@@ -155,7 +140,7 @@ def test_a_watch_ends_when_everything_is_done(swept: Path, tmp_path: Path, run, 
         (tmp_path / trial.key).symlink_to(swept / trial.key)
 
     monkeypatch.setattr(time, "sleep", finish_one)
-    printed = run("sweep", "status", tmp_path, "--watch", "--every", "7", "--json")
+    printed = run_itta("sweep", "status", tmp_path, "--watch", "--every", "7", "--json")
     assert waits == [7, 7]
     assert [json.loads(line)["done"] for line in printed.splitlines()] == [0, 1, 2]
 

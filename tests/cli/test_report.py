@@ -37,20 +37,6 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """(words) -> what a command that succeeds prints."""
-
-    def call(*words: object) -> str:
-        capsys.readouterr()
-        status = main([str(w) for w in words])
-        captured = capsys.readouterr()
-        assert status == 0, captured.err
-        return captured.out
-
-    return call
-
-
 def fails(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     capsys.readouterr()
     assert main([str(w) for w in words]) == 2
@@ -58,8 +44,8 @@ def fails(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return line
 
 
-def test_everything_found(runs: Path, run: Callable[..., str]) -> None:
-    text = run("report", runs)
+def test_everything_found(runs: Path, run_itta: Callable[..., str]) -> None:
+    text = run_itta("report", runs)
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("|")}
     assert rows.keys() >= {"erm", "itta", "itta + itta"}
     assert "52.0 ± 0.9" in rows["erm"]
@@ -67,45 +53,45 @@ def test_everything_found(runs: Path, run: Callable[..., str]) -> None:
     assert "training-domain validation" in text
 
 
-def test_a_table_of_the_paper_beside_the_papers(runs: Path, run: Callable[..., str]) -> None:
-    text = run("report", runs, "--table", "ablation", "--beside-paper")
+def test_a_table_of_the_paper_beside_the_papers(runs: Path, run_itta: Callable[..., str]) -> None:
+    text = run_itta("report", runs, "--table", "ablation", "--beside-paper")
     assert "| Ours w/o TTT, paper |" in text
     assert "83.8 ± 0.3" in text
     assert "not adapted" in text  # scope=all was not run
 
 
 @pytest.mark.parametrize("rule", ["training-domain", "oracle", "leave-one-domain-out"])
-def test_rules(runs: Path, run: Callable[..., str], rule: str) -> None:
-    text = run("report", runs, "--selection", rule)
+def test_rules(runs: Path, run_itta: Callable[..., str], rule: str) -> None:
+    text = run_itta("report", runs, "--selection", rule)
     assert ("no pair runs" in text) == (rule == "leave-one-domain-out")
 
 
-def test_formats(runs: Path, run: Callable[..., str], tmp_path: Path) -> None:
-    assert r"\toprule" in run("report", runs, "--format", "latex", "--compare", "erm")
-    assert "<table>" in run("report", runs, "--format", "html")
-    rows = list(csv.DictReader(io.StringIO(run("report", runs, "--format", "csv"))))
+def test_formats(runs: Path, run_itta: Callable[..., str], tmp_path: Path) -> None:
+    assert r"\toprule" in run_itta("report", runs, "--format", "latex", "--compare", "erm")
+    assert "<table>" in run_itta("report", runs, "--format", "html")
+    rows = list(csv.DictReader(io.StringIO(run_itta("report", runs, "--format", "csv"))))
     assert {r["row"] for r in rows} == {"erm", "itta", "itta + itta"}
     out = tmp_path / "new" / "table.md"
-    assert run("report", runs, "--out", out) == ""
+    assert run_itta("report", runs, "--out", out) == ""
     assert out.read_text(encoding="utf-8").startswith("Everything recorded")
 
 
-def test_comparison_calibration_and_figures(runs: Path, run: Callable[..., str], tmp_path: Path) -> None:
+def test_comparison_calibration_and_figures(runs: Path, run_itta: Callable[..., str], tmp_path: Path) -> None:
     flags = ["--compare", "erm", "--calibration", "--figures", tmp_path / "figures"]
-    text = run("report", runs, *flags)
+    text = run_itta("report", runs, *flags)
     assert "+10.0" in text
     assert "p, Holm" in text
     assert "10.0 ± 0.0" in text
     assert (tmp_path / "figures" / "domains.png").is_file()
     assert "figures" not in text  # what a pipe takes is the table alone
-    result = json.loads(run("report", runs, "--json", *flags))
+    result = json.loads(run_itta("report", runs, "--json", *flags))
     assert {c["row"] for c in result["cells"]} == {"erm", "itta", "itta + itta"}
     assert [c["row"] for c in result["comparisons"]] == ["itta", "itta + itta"]
     assert [Path(f).name for f in result["figures"]] == ["domains.png", "ranks.png"]
 
 
-def test_where(runs: Path, run: Callable[..., str]) -> None:
-    rows = json.loads(run("report", runs, "--where", "algorithm=erm", "trial_seed=1", "--json"))["cells"]
+def test_where(runs: Path, run_itta: Callable[..., str]) -> None:
+    rows = json.loads(run_itta("report", runs, "--where", "algorithm=erm", "trial_seed=1", "--json"))["cells"]
     assert {(r["row"], r["n"]) for r in rows} == {("erm", 1)}
 
 
@@ -118,20 +104,20 @@ def test_mistakes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "a setting is written name=value" in fails(capsys, "report", runs, "--where", "steps")
 
 
-def test_there_and_back_through_domainbed(runs: Path, run: Callable[..., str], tmp_path: Path) -> None:
-    assert "36 runs written" in run("records", "export", runs, "--out", tmp_path / "sweep")
+def test_there_and_back_through_domainbed(runs: Path, run_itta: Callable[..., str], tmp_path: Path) -> None:
+    assert "36 runs written" in run_itta("records", "export", runs, "--out", tmp_path / "sweep")
     back = tmp_path / "back.jsonl"
-    result = json.loads(run("records", "import", tmp_path / "sweep", "--out", back, "--json"))
+    result = json.loads(run_itta("records", "import", tmp_path / "sweep", "--out", back, "--json"))
     assert result == {"records": 36, "out": str(back), "told": {}}
-    assert run("report", back) == run("report", runs)
+    assert run_itta("report", back) == run_itta("report", runs)
 
 
-def test_export_tells_what_it_leaves_out(runs: Path, run: Callable[..., str], tmp_path: Path) -> None:
+def test_export_tells_what_it_leaves_out(runs: Path, run_itta: Callable[..., str], tmp_path: Path) -> None:
     path = runs / "erm-photo-0" / "records.jsonl"
     (model,) = records.read(path)
     for adapter in ("tent", "t3a"):
         records.append(path, replace(model, adapter=adapter, accuracy={"photo": {"all": 0.5}}))
-    text = run("records", "export", path, "--out", tmp_path / "sweep")
+    text = run_itta("records", "export", path, "--out", tmp_path / "sweep")
     assert "1 runs written" in text
     assert "1 left out: 'tent' was not measured on the splits in and out" in text
 
