@@ -103,3 +103,9 @@ def test_unknown_names_list_the_choices() -> None:
         make_backbone("resnet19")
     with pytest.raises(InputError, match=r"block 'layer9'.*layer1, layer2, layer3, layer4"):
         make_backbone("resnet18", "none").until("layer9", torch.rand(1, 3, 32, 32))
+
+
+def test_bytes_are_refused_with_the_cure() -> None:
+    """Divided by a deviation below one, in bytes, they would be no numbers at all."""
+    with pytest.raises(InputError, match=r"torch.uint8: divide bytes by 255"):
+        built("resnet18")(torch.zeros(1, 3, 16, 16, dtype=torch.uint8))

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from itta.errors import unknown
+from itta.errors import InputError, unknown
 from itta.nn.batch_norm import batch_norms
 
 After = Callable[[str, Tensor], Tensor]
@@ -49,6 +49,8 @@ class Backbone(nn.Module):
 
     def normalise(self, x: Tensor) -> Tensor:
         """Subtract the mean of the colours and divide by their deviation; further channels pass as they are."""
+        if not x.is_floating_point():
+            raise InputError(f"expected images as floats in [0, 1], got {x.dtype}: divide bytes by 255 first.")
         n = len(self.mean)
         if x.shape[1] > n:
             return torch.cat([self.normalise(x[:, :n]), x[:, n:]], 1)
