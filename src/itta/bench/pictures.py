@@ -93,11 +93,9 @@ def grid_of_maps(
     left it; a data URI and what it shows, or nothing and why."""
     places = places_to_look(before, after)
     source = adapt(model, "source").model  # a frozen copy
-    networks: Networks = {"": (source, keep)}
+    networks: Networks = {"": (source, keep), **adapted_network(adapter)}
     try:
         block = find_block(source.backbone, source.task.image_size, fine_block(source.backbone, source.task.image_size))
-        if adapter.needs.changes != "nothing" and not starts_anew(adapter):
-            networks[f"after {adapter.name}"] = (adapter.network(), adapter.adapt_block)
         shown = look_at(networks, target, after.indices[places], block, Settings())
     except (InputError, RuntimeError) as error:
         return "", f"No maps were made: {error}"
@@ -112,6 +110,14 @@ def grid_of_maps(
         path = plot_heats(Path(folder) / "maps.png", shown.pictures, rows, shown.heats, caption)
         with Image.open(path) as figure:
             return small_enough(figure.convert("RGB")), text
+
+
+def adapted_network(adapter: Adapter) -> Networks:
+    """The network as the stream left it, of an adapter that has one."""
+    try:
+        return {} if starts_anew(adapter) else {f"after {adapter.name}": (adapter.network(), adapter.adapt_block)}
+    except InputError:  # nothing in the network moves
+        return {}
 
 
 def places_to_look(before: Outcome, after: Outcome) -> np.ndarray:
@@ -132,9 +138,9 @@ def told(classes: tuple[str, ...], label: int, before: int, after: int) -> str:
     """What is on an image, and what was said about it.
 
     >>> told(("cat", "dog"), 0, 1, 0), told(("cat", "dog"), -1, 1, 1)
-    ('cat\\ndog → cat', 'dog')
+    ('cat\\nsaid: dog → cat', 'said: dog')
     """
-    said = classes[before] if before == after else f"{classes[before]} → {classes[after]}"
+    said = f"said: {classes[before]}" + ("" if before == after else f" → {classes[after]}")
     return f"{classes[label]}\n{said}" if label >= 0 else said
 
 

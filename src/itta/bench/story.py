@@ -135,5 +135,5 @@ def write_page_of(folder: Path) -> Path | None:
     """The page of what lies in a folder; nothing where this installation cannot make any."""
     if find_spec("itta.report.page") is None:
         return None
-    path: Path = import_module("itta.report.page").write_page(folder / PAGE, [folder])
+    path: Path = import_module("itta.report.page.build").write_page(folder / PAGE, [folder])
     return path
