@@ -21,12 +21,12 @@ errors = Console(stderr=True)
 Settings = Annotated[tuple[str, ...], arg(name="set", metavar="NAME=VALUE …")]
 
 
-words: ContextVar[tuple[str, ...]] = ContextVar("words", default=())  # of the command that is being run
+typed: ContextVar[tuple[str, ...]] = ContextVar("typed", default=())  # of the command that is being run
 
 
 def command() -> str:
     """What was typed, ready to be typed again."""
-    return shlex.join(["itta", *words.get()])
+    return shlex.join(["itta", *typed.get()])
 
 
 def use_threads(n: int) -> None:
