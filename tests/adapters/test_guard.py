@@ -132,6 +132,19 @@ def test_rolls_back_first_then_resets_and_rests(trained: Trained, stream: list[T
     assert not later or later[0] > first_reset + 36
 
 
+def test_the_log_counts_the_images_before_the_batch(trained: Trained, stream: list[Tensor]) -> None:
+    """Those with broken pixels too: they had their place in the stream."""
+    model = trained("erm", steps=40)
+    guard = guarded(model, Sick(model, nan, after=2))
+    broken = stream[1].clone()
+    broken[4] = float("nan")
+    for x in (stream[0], broken, stream[2][:5], stream[3]):
+        guard(x)
+    assert [(i.image, i.watch) for i in guard.log] == [(12, "non-finite image"), (24, "finite")]
+    guard.reset()
+    assert not guard.log
+
+
 def test_broken_images_and_small_batches_still_get_an_answer(trained: Trained, stream: list[Tensor]) -> None:
     model = trained("erm", steps=40, batch_norm=True)
     guard = adapt(model, "tent", guard=True)

@@ -14,7 +14,7 @@ from itta.bench.train import selected_model, train
 from itta.report.selection import training_domain
 from itta.trial import Trial
 
-REAL = module.accuracies
+REAL = module.record_of
 
 
 @pytest.fixture
@@ -32,11 +32,11 @@ def validate(monkeypatch):
     def pretend(by_step: dict[int, float]) -> None:
         values = iter(by_step.values())
 
-        def accuracies(algorithm, dataset, splits, trial):
-            value = next(values)
-            return REAL(algorithm, dataset, splits, trial) | {d: {"out": value} for d in trial.train_domains}
+        def record_of(trial, *about):
+            record, value = REAL(trial, *about), next(values)
+            return replace(record, accuracy=record.accuracy | {d: {"out": value} for d in trial.train_domains})
 
-        monkeypatch.setattr(module, "accuracies", accuracies)
+        monkeypatch.setattr(module, "record_of", record_of)
 
     return pretend
 

@@ -1,8 +1,10 @@
+import numpy as np
 import pytest
 from PIL import Image
 
 from itta import records
 from itta.bench.demo import LABELS, METHODS, Settings, run_demo
+from itta.report.story import read_story
 
 pytestmark = pytest.mark.slow
 SETTINGS = Settings(seeds=(0, 1), steps=2, batch_size=2)
@@ -13,7 +15,7 @@ def test_the_demo_writes_what_it_names_and_trains_once(tmp_path):
     assert [row[0] for row in table.rows] == list(LABELS.values())
     assert table.columns == ["method", "seed 0", "seed 1", "mean ± s.e."]
     assert all("±" in row[-1] for row in table.rows)
-    assert set(files) == {"table", "records", "styles", "stream", "summary"}
+    assert set(files) - {"page"} == {"story", "table", "records", "styles", "stream", "summary"}
     written = files["table"].read_text(encoding="utf-8")
     assert all(f"| {name} " in written for name in LABELS.values())
     for kind in ("styles", "stream", "summary"):
@@ -22,6 +24,14 @@ def test_the_demo_writes_what_it_names_and_trains_once(tmp_path):
             assert min(image.size) > 100
     found = list(records.read(files["records"]))
     assert [(r.trial.algorithm, r.adapter) for r in found] == list(LABELS) * 2
+    story = read_story(files["story"])
+    assert (story.command, sum(story.data["images"].values())) == ("itta demo", 2868)
+    assert [s.title for s in story.streams] == ["ITTA, seed 0", "ITTA, seed 1"]
+    assert files["story"].stat().st_size < 2_000_000
+    for stream, without, with_step in zip(story.streams, found[2::4], found[3::4], strict=True):
+        for said, record in ((stream.before, without), (stream.after, with_step)):
+            assert np.mean(np.equal(said, stream.labels)) == record.accuracy["noto-mono"]["all"]
+        assert "main, after itta" in stream.cam_text
 
     models = [tmp_path / "runs" / f"{m}-{s}" / "model.safetensors" for m in METHODS for s in SETTINGS.seeds]
     before = [m.stat().st_mtime_ns for m in models]

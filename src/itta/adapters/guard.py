@@ -78,7 +78,8 @@ class Guard(Adapter):
 
     def begin(self) -> None:
         """The guard's own state, as before the first image."""
-        self.images = self.snapshot_at = self.resume_at = self.resets = 0
+        self.images = self.before = 0  # seen, and seen before the batch at hand
+        self.snapshot_at = self.resume_at = self.resets = 0
         self.tripped = False  # since the last snapshot
         self.snapshot = self.inner.state_dict()
         self.means = Means(self.hp.memory)
@@ -88,6 +89,7 @@ class Guard(Adapter):
     @torch.inference_mode(False)
     def __call__(self, x: Tensor) -> Tensor:
         check_batch(x)
+        self.before, self.images = self.images, self.images + len(x)
         x = x.clone() if x.is_inference() else x
         finite = finite_images(x)
         if finite.all():
@@ -99,7 +101,6 @@ class Guard(Adapter):
         return logits
 
     def predict(self, x: Tensor) -> Tensor:
-        self.images += len(x)
         if self.images <= self.resume_at:
             return self.trained_answer(x)[0]
         with noting_norms(self.inner.model.head) as norms:
@@ -166,7 +167,7 @@ class Guard(Adapter):
 
     def note(self, trip: Trip, action: str) -> None:
         self.counts[trip.watch] = self.counts.get(trip.watch, 0) + 1
-        self.log.append(Intervention(self.images, *trip, action))
+        self.log.append(Intervention(self.before, *trip, action))
 
     def network(self) -> Algorithm:
         return self.inner.network()

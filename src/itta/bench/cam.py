@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itta.adapters import Adapter, adapt
+from itta.adapters import Adapter, Guard, adapt
 from itta.algorithms import Algorithm
 from itta.bench.cam_losses import Draw, batch_maps, choose_losses, draw
 from itta.bench.checkpoint import load, read_description
@@ -161,6 +161,19 @@ def look(
     return result, gallery.shown(target.images.names)
 
 
+def look_at(networks: Networks, target: Target, rows: np.ndarray, block: str, settings: Settings) -> Shown:
+    """Maps of these images, in this order, taken as one batch; of other states than "" those of the main loss."""
+    model, _ = networks[""]
+    losses = choose_losses(model, settings.losses)
+    generator = torch.Generator().manual_seed(derive_seed(settings.seed, "cam"))
+    gallery = Gallery(model.task.classes, rows.tolist())
+    for _, x, y in stream(target.images, rows, len(rows)):
+        maps, y_hat = all_maps(networks, x, y, losses, block, draw(model, losses, len(x), generator))
+        kept = {key: visible(m, settings.sign) for key, m in maps.items() if key[0] == "main" or not key[1]}
+        gallery.add(rows, x, y, y_hat, kept)
+    return gallery.shown(target.images.names)
+
+
 def all_maps(
     networks: Networks, x: Tensor, y: Tensor, losses: Sequence[str], block: str, drawn: Draw
 ) -> tuple[dict[Key, Tensor], Tensor]:
@@ -199,7 +212,7 @@ def title(loss: str, state: str) -> str:
 def adapted(adapter: Adapter, target: Target, settings: Settings, report: Report) -> tuple[Algorithm, After]:
     """The network after one pass over the target, and what the adapter put after its blocks."""
     adapter.network()  # refuse before the work, not after
-    if getattr(adapter.hp, "episodic", False):
+    if starts_anew(adapter):
         raise InputError(
             f"{adapter.name} starts anew all the time, so that nothing has adapted along the stream: "
             "add --set episodic=false."
@@ -209,6 +222,12 @@ def adapted(adapter: Adapter, target: Target, settings: Settings, report: Report
         lambda done, total: report(adapter.name, done, total),
     )  # fmt: skip
     return adapter.network(), adapter.adapt_block
+
+
+def starts_anew(adapter: Adapter) -> bool:
+    """Whether it forgets all the time, so that its network at the end says nothing about the stream."""
+    inner = adapter.inner if isinstance(adapter, Guard) else adapter
+    return bool(getattr(inner.hp, "episodic", False))
 
 
 def spread(order: np.ndarray, labels: np.ndarray, n: int) -> list[int]:

@@ -1,22 +1,24 @@
 """The demo: a pretrained network learns three drawing styles and adapts, without labels, to a fourth."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from itta import records
-from itta.adapters import adapt
+from itta.adapters import Adapter, adapt
 from itta.bench.checkpoint import load
 from itta.bench.engines import run_local
 from itta.bench.evaluate import Outcome, evaluate
+from itta.bench.story import facts_of_dataset, tell_stream, versions, write_run_page
 from itta.bench.target import find_target, record_of
 from itta.data import load_dataset
 from itta.data.emoji import STYLES
 from itta.records import replace_text
 from itta.report.plots import plot_stream, plot_styles, plot_summary
+from itta.report.story import Story
 from itta.report.tables import Table, percent, percent_mean
 from itta.trial import Trial
 
@@ -56,21 +58,52 @@ def demo_trial(settings: Settings, algorithm: str, seed: int) -> Trial:
 
 
 def run_demo(
-    out: Path, settings: Settings, report: Callable[[str, int, int], None] = lambda name, step, total: None
+    out: Path,
+    settings: Settings,
+    report: Callable[[str, int, int], None] = lambda name, step, total: None,
+    command: str | None = "itta demo",
 ) -> tuple[Table, dict[str, Path]]:
-    """Train what is not trained yet, adapt, and write table and figures; gives the table and the files."""
+    """Train what is not trained yet, adapt, and write table and figures; gives the table and the files.
+
+    ``command`` is what the page says to repeat it; without one, no page is made.
+    """
     jobs = {
         f"{algorithm}, seed {seed}": (demo_trial(settings, algorithm, seed), out / "runs" / f"{algorithm}-{seed}")
         for seed in settings.seeds
         for algorithm in METHODS[::-1]  # the longest first
     }
     run_local(jobs, slots=min(2, os.cpu_count() or 1), report=lambda name, step: report(name, step, settings.steps))
-    outcomes = adapt_all(out, settings)
-    return write_results(out, settings, outcomes)
+    outcomes, adapters = adapt_all(out, settings)
+    table, files = write_results(out, settings, outcomes)
+    if command is not None:
+        written = write_run_page(out, lambda: tell(command, out, settings, outcomes, adapters))
+        files = {path.stem: path for path in written} | files
+    return table, files
 
 
-def adapt_all(out: Path, settings: Settings) -> dict[tuple[str, str], list[Outcome]]:
-    """Every model on the target stream, as trained and, for ITTA, adapted; all seeds."""
+def tell(
+    command: str,
+    out: Path,
+    settings: Settings,
+    outcomes: Mapping[tuple[str, str], Sequence[Outcome]],
+    adapters: Sequence[Adapter],
+) -> Story:
+    """ITTA along the target, once for each seed."""
+    streams = []
+    before, after = outcomes["itta", "source"], outcomes["itta", "itta"]
+    for seed, adapter, b, a in zip(settings.seeds, adapters, before, after):
+        folder = out / "runs" / f"itta-{seed}"
+        target = find_target(folder, "emoji", settings.target)
+        title = f"{LABELS['itta', 'itta']}, seed {seed}"
+        streams.append(tell_stream(load(folder), target, adapter, b, a, settings.stream_batch, title))
+    title = f"ITTA on emoji: learned from three drawing styles, adapted to {settings.target}"
+    facts = facts_of_dataset(load_dataset("emoji", image_size=64), STYLES)
+    return Story(title, command, facts, versions(), tuple(streams))
+
+
+def adapt_all(out: Path, settings: Settings) -> tuple[dict[tuple[str, str], list[Outcome]], list[Adapter]]:
+    """Every model on the target stream, as trained and, for ITTA, adapted; all seeds. And ITTA as it was then left."""
+    adapters = []
     outcomes: dict[tuple[str, str], list[Outcome]] = {row: [] for row in LABELS}
     path = out / "records.jsonl"
     path.unlink(missing_ok=True)  # made again below from the trained models
@@ -82,7 +115,9 @@ def adapt_all(out: Path, settings: Settings) -> dict[tuple[str, str], list[Outco
             outcome = evaluate(adapter, target.images, target.indices, settings.stream_batch, seed)
             outcomes[algorithm, method].append(outcome)
             records.append(path, record_of(folder, adapter, target, outcome))
-    return outcomes
+            if method == "itta":
+                adapters.append(adapter)
+    return outcomes, adapters
 
 
 def write_results(

@@ -69,7 +69,7 @@ def claim(out: Path, trial: Trial) -> None:
 
 def unfinished(file: Path) -> bool:
     """Whether a killed run was still writing this file of ours."""
-    return file.match("*.json*.*.tmp") or file.match("*.safetensors.*.tmp")
+    return any(file.match(f"{kind}.*.tmp") for kind in ("*.json*", "*.safetensors", "*.html"))
 
 
 def read_trial(path: Path) -> Trial:

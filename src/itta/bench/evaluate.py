@@ -35,6 +35,10 @@ class Outcome:
     def calibration_error(self) -> float:
         return expected_calibration_error(self.confidence, self.correct)
 
+    def part(self, rows: np.ndarray) -> "Outcome":
+        """What was said about some of the images: numbers of rows, or yes and no for each."""
+        return Outcome(self.indices[rows], self.labels[rows], self.predictions[rows], self.confidence[rows])
+
     def running_accuracy(self, window: int = 100) -> np.ndarray:
         """Accuracy over the last ``window`` images, at each image."""
         total = np.concatenate([[0], np.cumsum(self.correct)])

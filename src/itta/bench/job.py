@@ -24,7 +24,6 @@ from itta.data import load_dataset
 from itta.data.dataset import DomainDataset, Split, split, target_indices
 from itta.errors import InputError
 from itta.records import Record, replace_text
-from itta.report.calibration import expected_calibration_error
 from itta.report.layouts import plain, without_counts
 from itta.seeds import derive_seed, seed_all
 from itta.sweep import Adaptation
@@ -201,10 +200,5 @@ def by_split(outcome: Outcome, cut: Split) -> tuple[dict[str, float], dict[str, 
     """Accuracy and calibration error of a stream, over all of it and over its images of each split."""
     everything = np.ones(len(outcome.indices), dtype=bool)
     parts = {"in": np.isin(outcome.indices, cut.train), "out": np.isin(outcome.indices, cut.held_out)}
-    chosen = {name: part for name, part in {**parts, "all": everything}.items() if part.any()}
-    accuracy = {name: float(outcome.correct[part].mean()) for name, part in chosen.items()}
-    errors = {
-        name: expected_calibration_error(outcome.confidence[part], outcome.correct[part])
-        for name, part in chosen.items()
-    }
-    return accuracy, errors
+    found = {name: outcome.part(part) for name, part in {**parts, "all": everything}.items() if part.any()}
+    return {name: o.accuracy for name, o in found.items()}, {name: o.calibration_error for name, o in found.items()}

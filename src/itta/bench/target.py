@@ -145,9 +145,8 @@ def summarise(target: Target, adapter: Adapter, before: Outcome, after: Outcome)
 
 def by_domain(target: Target, outcome: Outcome) -> dict[str, Outcome]:
     """What was said about each domain of the stream."""
-    parts = {domain: own for domain, own in target.of_domains(outcome.indices).items() if own.any()}
-    columns = (outcome.indices, outcome.labels, outcome.predictions, outcome.confidence)
-    return {domain: Outcome(*(column[own] for column in columns)) for domain, own in parts.items()}
+    owned = target.of_domains(outcome.indices)
+    return {domain: outcome.part(own) for domain, own in owned.items() if own.any()}
 
 
 def write_comparison(
@@ -164,9 +163,9 @@ def write_comparison(
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["image", "label", "before", "after"])
-    classes = adapter.model.task.classes
+    classes, names = adapter.model.task.classes, target.images.names
     for i, y, b, a in zip(after.indices, after.labels, before.predictions, after.predictions):
-        writer.writerow([target.images.names[i], classes[y] if y >= 0 else "", classes[b], classes[a]])
+        writer.writerow([names[i], classes[y] if y >= 0 else "", classes[b], classes[a]])
     replace_text(out / "predictions.csv", text.getvalue())
     files = [out / "predictions.csv"]
     if target.labelled:

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from itta.adapters import adapt
 from itta.algorithms import Algorithm, Task, find_algorithm
 from itta.bench.checkpoint import Progress, load_checkpoint, load_tensors, save_checkpoint, save_model, save_tensors
 from itta.bench.directory import alone, claim
-from itta.bench.evaluate import evaluate
+from itta.bench.evaluate import Outcome, evaluate
 from itta.bench.source import source_differences, source_fisher, source_styles
 from itta.data import load_dataset
 from itta.data.dataset import DomainDataset, Split, split, target_indices
@@ -158,8 +158,8 @@ def learn(
         evaluates = progress.step % eval_every == 0 or progress.step == trial.steps
         if evaluates:
             means = {name: total / progress.log_counts[name] for name, total in progress.log_sums.items()}
-            accuracy = accuracies(algorithm, dataset, splits, trial)
-            record = Record(trial, progress.step, "source", accuracy, algorithm.describe(), logs=means)
+            outcomes = measure(algorithm, dataset, splits, trial)
+            record = record_of(trial, progress.step, algorithm, outcomes, means)
             records.append(out / "records.jsonl", record)
             keep_if_best(out, algorithm, record, progress)
             progress.log_sums, progress.log_counts = {}, {}
@@ -194,23 +194,36 @@ def check_finite(logs: dict[str, float], step: int) -> None:
         )
 
 
-def accuracies(
+def measure(
     algorithm: Algorithm, dataset: DomainDataset, splits: dict[str, Split], trial: Trial
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, Outcome]]:
     """Without adaptation: held-out images of the sources; both splits of the targets, and all they are judged on."""
     source = adapt(algorithm, "source")
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, Outcome]] = {}
     for domain in trial.train_domains:
-        found[domain] = {"out": evaluate(source, dataset.domain(domain), splits[domain].held_out, 64, None).accuracy}
+        found[domain] = {"out": evaluate(source, dataset.domain(domain), splits[domain].held_out, 64, None)}
     for domain in trial.test_domains:
         everything = evaluate(source, dataset.domain(domain), np.arange(len(dataset.domain(domain))), 64, None)
-        right = everything.correct
         found[domain] = {
-            "in": float(right[splits[domain].train].mean()),
-            "out": float(right[splits[domain].held_out].mean()),
-            "all": float(right[target_indices(dataset, domain, trial.trial_seed)].mean()),
+            "in": everything.part(splits[domain].train),
+            "out": everything.part(splits[domain].held_out),
+            "all": everything.part(target_indices(dataset, domain, trial.trial_seed)),
         }
     return found
+
+
+def record_of(
+    trial: Trial, step: int, algorithm: Algorithm, found: Mapping[str, Mapping[str, Outcome]], logs: dict[str, float]
+) -> Record:
+    return Record(
+        trial,
+        step,
+        "source",
+        {domain: {split: outcome.accuracy for split, outcome in of.items()} for domain, of in found.items()},
+        algorithm.describe(),
+        logs=logs,
+        calibration={d: {split: outcome.calibration_error for split, outcome in of.items()} for d, of in found.items()},
+    )
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from itta.cli.predict import predict
 from itta.cli.profile import profile
 from itta.cli.records import records
 from itta.cli.report import report
+from itta.cli.screen import typed
 from itta.cli.sweep import sweep, sweep_status
 from itta.cli.train import train
 from itta.cli.tune import tune
@@ -68,6 +69,7 @@ def warnings_in_one_line() -> Iterator[None]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; a user's mistake is one line on the error stream and status 2."""
     words = list(sys.argv[1:] if argv is None else argv)
+    typed.set(tuple(words))
     if words[:2] == ["sweep", "status"]:  # data of that name is ./status
         words[:2] = ["sweep-status"]
     try:

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from itta.cli.chosen import adapter_of
-from itta.cli.screen import Settings, check_at_least, print_json, progress_bars, show, use_threads
+from itta.cli.screen import Settings, check_at_least, command, print_json, progress_bars, show, use_threads
+from itta.report.story import Story
 from itta.report.tables import Table
 
 
@@ -26,6 +27,7 @@ def adapt(
     out: Path | None = None,
     data_root: Path | None = None,
     cache: bool = True,
+    page: bool = True,
     threads: int = 0,
     json: bool = False,
 ) -> None:
@@ -48,14 +50,16 @@ def adapt(
         guard: Watch the adapter, and take back what harms; itta+ always is.
         batch_size: Images per batch of the stream.
         seed: Seed of the stream's order.
-        out: Also write records, predictions and a figure to this directory.
+        out: Also write records, predictions, a figure and a page to this directory.
         data_root: Where data sets known by name lie; else ITTA_DATA says so.
         cache: Keep decoded images on disk for the next run.
+        page: With --out: also write page.html, with everything to look at in one file.
         threads: CPU threads; 0 leaves it to torch.
         json: Print the result as JSON.
     """
     from itta.adapters import adapt as make_adapter
     from itta.bench.checkpoint import load
+    from itta.bench.story import tell_adaptation, write_run_page
     from itta.bench.target import compare, find_stream, summarise, write_comparison
     from itta.data.dataset import prepare_images
 
@@ -70,6 +74,12 @@ def adapt(
     result = summarise(target, chosen, *outcomes)
     how = {"order": order, "domains": domains, "concentration": concentration, "batch_size": batch_size, "seed": seed}
     files = write_comparison(out, model, target, chosen, outcomes, how) if out else []
+    if out and page:
+
+        def tell() -> Story:
+            return tell_adaptation(command(), data, model, trained, target, chosen, outcomes, how)
+
+        files = [*write_run_page(out, tell), *files]
     if json:
         print_json(result | {"files": [str(f) for f in files]})
         return

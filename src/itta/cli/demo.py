@@ -3,16 +3,17 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from itta.cli.screen import print_json, progress_bars, show, use_threads
+from itta.cli.screen import command, print_json, progress_bars, show, use_threads
 
 
-def demo(out: Path = Path("demo-output"), json: bool = False) -> None:
+def demo(out: Path = Path("demo-output"), page: bool = True, json: bool = False) -> None:
     """Train on three drawing styles, adapt to a fourth without labels, and show what each part brought.
 
     A few minutes on two cores the first time, cached afterwards. Example: itta demo --out demo-output
 
     Args:
-        out: Where models, table and figures go.
+        out: Where models, table, figures and page go.
+        page: Write page.html, with everything to look at in one file.
         json: Print the result as JSON.
     """
     from itta.bench.demo import Settings as DemoSettings
@@ -20,7 +21,7 @@ def demo(out: Path = Path("demo-output"), json: bool = False) -> None:
 
     use_threads(1)  # images so small gain nothing from a second one
     with progress_bars(json) as report:
-        table, files = run_demo(out, DemoSettings(), report)
+        table, files = run_demo(out, DemoSettings(), report, command() if page else None)
     if json:
         print_json({"table": asdict(table), "files": {k: str(v) for k, v in files.items()}})
         return

@@ -2,8 +2,10 @@
 
 import csv
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import IO, Annotated, Any, Literal
 
 from rich.console import Console
@@ -17,6 +19,14 @@ from itta.report.tables import Table
 
 errors = Console(stderr=True)
 Settings = Annotated[tuple[str, ...], arg(name="set", metavar="NAME=VALUE …")]
+
+
+typed: ContextVar[tuple[str, ...]] = ContextVar("typed", default=())  # of the command that is being run
+
+
+def command() -> str:
+    """What was typed, ready to be typed again."""
+    return shlex.join(["itta", *typed.get()])
 
 
 def use_threads(n: int) -> None:

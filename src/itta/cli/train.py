@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from itta.cli.screen import Settings, check_at_least, print_json, progress_bars, show, use_threads
+from itta.cli.screen import Settings, check_at_least, command, print_json, progress_bars, show, use_threads
 from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.report.tables import Table, percent
@@ -31,6 +31,7 @@ def train(
     allow_missing_classes: bool = False,
     data_root: Path | None = None,
     cache: bool = True,
+    page: bool = True,
     threads: int = 0,
     json: bool = False,
 ) -> None:
@@ -59,11 +60,13 @@ def train(
         allow_missing_classes: Accept domains that lack some classes.
         data_root: Where data sets known by name lie; else ITTA_DATA says so.
         cache: Keep decoded images on disk for the next run.
+        page: Write page.html at the end, with everything to look at in one file.
         threads: CPU threads; 0 leaves it to torch.
         json: Print the last record as JSON.
     """
     from itta import records
     from itta.algorithms.itta import PRESETS
+    from itta.bench.story import tell_training, write_run_page
     from itta.bench.train import train as run
     from itta.data import load_dataset
     from itta.data.dataset import prepare
@@ -110,6 +113,7 @@ def train(
             eval_every=eval_every,
             report=lambda step, logs: report(algorithm, step, steps),
         )
+    files = write_run_page(out, lambda: tell_training(command(), trial, dataset)) if page else []
     last = list(records.read(out / "records.jsonl"))[-1]
     if json:
         print_json(last.to_json())
@@ -120,4 +124,6 @@ def train(
     show(
         Table(f"{algorithm} after {last.step} steps, accuracy %, without adaptation", ["domain", "", "accuracy"], rows)
     )
+    for file in files:
+        print(f"{file.stem:8} {file}")
     print(f"model    {out}\nnext     itta adapt {out} {data}" + (f" --domain {target[0]}" if target else ""))
