@@ -35,7 +35,7 @@ from itta.report.tables import Table
 
 HERE = Path(__file__).parent
 STREAMS = 12  # on one page
-NUMBER = re.compile(r"[-+]?\d")
+NUMBER = re.compile(r"[-+−]?\d")
 
 
 def write_page(out: Path, paths: Sequence[Path], where: Mapping[str, str] | None = None) -> Path:

@@ -57,15 +57,19 @@ def nice_ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def line_chart(
-    title: str, x_name: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], marks: Sequence[Mark] = ()
+    title: str,
+    x_name: str,
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    marks: Sequence[Mark] = (),
+    start: float | None = None,
 ) -> Chart:
-    """Lines over a common box: name -> (x, y)."""
+    """Lines over a common box: name -> (x, y); the box begins at ``start``, or with the first point."""
     xs = [v for x, _ in series.values() for v in x]
     ys = [v for _, y in series.values() for v in y]
-    x_ticks, y_ticks = nice_ticks(min(xs), max(xs), 7), nice_ticks(min(ys), max(ys))
-    left, right = min(xs), max(xs)
+    left, right = min(xs) if start is None else start, max(xs)
     if left == right:
         left, right = left - 1, right + 1
+    x_ticks, y_ticks = nice_ticks(left, right, 7), nice_ticks(min(ys), max(ys))
     bottom, top = y_ticks[0], y_ticks[-1]
 
     def place(x: float, y: float) -> str:

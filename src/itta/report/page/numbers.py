@@ -133,7 +133,7 @@ def along(stream: Stream) -> Curve:
     if len(y) < len(stream.before):
         shares = {"changed": np.asarray(stream.before) != np.asarray(stream.after)}
     n = len(stream.before)
-    window = max(1, min(WINDOW, n // 4))
+    window = max(1, min(WINDOW, n // 8))
     at = thinned(max(0, n - window + 1))
     return Curve(
         window,

@@ -89,10 +89,10 @@ def change(before: float, after: float) -> str:
     """A difference in points, without a sign on nothing.
 
     >>> change(0.5, 0.512), change(0.5, 0.45), change(0.5, 0.4999)
-    ('+1.2', '-5.0', '0.0')
+    ('+1.2', '−5.0', '0.0')
     """
     text = f"{100 * (after - before):+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
 
 
 def headline(s: Summary) -> str:
@@ -106,7 +106,7 @@ def stream_chart(stream: Stream, curve: Curve) -> Chart:
     series = {names[k]: (curve.images, [100 * v for v in values]) for k, values in curve.shares.items()}
     what = "Answers changed" if "changed" in curve.shares else "Accuracy"
     marks = [Mark(e.image, e.action, f"after {e.image:,} images: {told(e)}") for e in stream.events]
-    return line_chart(f"{what}, last {curve.window:,} images, %", "images seen", series, marks)
+    return line_chart(f"{what}, last {curve.window:,} images, %", "images seen", series, marks, start=0)
 
 
 def told(e: Event) -> str:
@@ -161,9 +161,9 @@ def pair_table(pairs: Sequence[Confused]) -> Table:
 
 def sort_pictures(pictures: Sequence[Picture]) -> dict[str, list[Picture]]:
     """Helped and hurt, and those whose change was neither."""
-    kinds: dict[str, list[Picture]] = {"Helped": [], "Hurt": [], "Changed": []}
+    kinds: dict[str, list[Picture]] = {"Helped": [], "Hurt": [], "Other": []}
     for p in pictures:
-        kinds["Helped" if p.after == p.label else "Hurt" if p.before == p.label else "Changed"].append(p)
+        kinds["Helped" if p.after == p.label else "Hurt" if p.before == p.label else "Other"].append(p)
     return kinds
 
 
@@ -188,16 +188,16 @@ def plain(value: Any) -> str:
 
 def stream_table(views: Sequence[StreamView]) -> Table:
     """All streams of the page, one row each."""
-    columns = ["stream", "target", "adapter", "images", "before, %", "after, %", "difference"]
     rows = []
     for v in views:
         s = v.summary
         score = ["-", "-", "-", "-", "-"]
         if s.before is not None and s.after is not None:
             score = [percent(s.before), percent(s.after), change(s.before, s.after), f"{s.helped:,}", f"{s.hurt:,}"]
-        counts = [f"{s.changed:,}", *score[3:], f"{len(v.stream.events):,}"]
-        rows.append([v.title, v.stream.target, v.stream.adapter, f"{s.images:,}", *score[:3], *counts])
-    return Table("Each stream, before and after adaptation", [*columns, "changed", "helped", "hurt", "guard"], rows)
+        counts = [f"{s.changed:,}", *score[3:], f"{len(v.stream.events):,}", f"{s.images:,}"]
+        rows.append([v.title, *score[:3], *counts, v.stream.target, v.stream.adapter])
+    columns = ["stream", "before, %", "after, %", "difference", "changed", "helped", "hurt", "guard", "images"]
+    return Table("Each stream, before and after adaptation", [*columns, "target", "adapter"], rows)
 
 
 def record_table(records: Sequence[Record]) -> Table:
@@ -303,9 +303,17 @@ def tiles(views: Sequence[StreamView]) -> list[Tile]:
     if not scores:
         changed = sum(v.summary.changed for v in views)
         return [Tile(f"{sum(v.summary.images for v in views):,}", "images"), Tile(f"{changed:,}", "answers changed")]
+    helped, hurt = (sum(getattr(v.summary, k) for v in views) for k in ("helped", "hurt"))
+    if len({(v.stream.target, v.stream.adapter) for v in views}) > 1:  # no mean of unlike things
+        worst, *_, best = sorted(scores, key=lambda s: s[1] - s[0])
+        return [
+            Tile(f"{len(views)}", "streams"),
+            Tile(change(*worst), "points of difference in the worst"),
+            Tile(change(*best), "points of difference in the best"),
+            Tile(f"{helped:,} / {hurt:,}", "images helped / hurt, in all"),
+        ]
     before, after = (mean(column) for column in zip(*scores))
     over = f", mean of {len(scores)} streams" if len(scores) > 1 else ""
-    helped, hurt = (sum(getattr(v.summary, k) for v in views) for k in ("helped", "hurt"))
     return [
         Tile(f"{percent(before)} %", f"accuracy before adaptation{over}"),
         Tile(f"{percent(after)} %", f"accuracy after adaptation{over}"),
