@@ -272,18 +272,18 @@ def cost_tables(views: Sequence[StreamView], records: Sequence[Record]) -> list[
 def recorded_costs(records: Sequence[Record]) -> list[list[str]]:
     """Every adapter beside the model as trained, where both were timed on the same model and stream."""
     timed = [r for r in records if "seconds_per_image" in r.logs]
-    source = {(r.trial.key, r.step, *on_what(r)): r.logs["seconds_per_image"] for r in timed if r.adapter == "source"}
+    source = {on_what(r): r.logs["seconds_per_image"] for r in timed if r.adapter == "source"}
     rows = []
     for r in timed:
-        before = source.get((r.trial.key, r.step, *on_what(r)))
+        before = source.get(on_what(r))
         if r.adapter != "source" and before is not None:
             name = f"{r.trial.algorithm}, seed {r.trial.trial_seed}, {' + '.join(r.accuracy)}"
             rows.append([name, r.adapter, *costs(before, r.logs["seconds_per_image"])])
     return rows[:RECORDS]
 
 
-def on_what(r: Record) -> tuple[str, str]:
-    return " + ".join(r.accuracy), repr(sorted(r.stream.items()))
+def on_what(r: Record) -> tuple[str, int, str]:
+    return r.trial.key, r.step, repr(sorted(r.stream.items()))
 
 
 def costs(before: float, after: float) -> list[str]:
