@@ -1,8 +1,6 @@
 """The page in a real browser, opened from disk."""
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,30 +13,7 @@ from itta.records import Record
 from itta.report.page.build import write_page
 from itta.report.story import Story, Stream, write_story
 
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update",
-)  # fmt: skip
 EVIL = '<script>document.title = "owned"</script><img src="https://example.com/x.png" onerror="document.title = 1">'
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """One Chromium for all tests."""
-    found = [path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))]
-    problem = "" if found else "no chromium, chromium-browser or google-chrome on the path: apt-get install chromium"
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        problem = "playwright is not installed: pip install playwright"
-    if problem:
-        if os.environ.get("ITTA_BROWSER") == "required":
-            pytest.fail(problem)
-        pytest.skip(problem)
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=found[0], args=list(FLAGS))
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="session")
