@@ -132,6 +132,15 @@ def test_records_alone_make_a_page(tmp_path: Path, made: Make) -> None:
     assert 'id="training"' in page
 
 
+def test_a_training_has_no_streams(tmp_path: Path, made: Make, a_story: Callable[..., Story]) -> None:
+    records.write_all(tmp_path / "records.jsonl", made("erm"))
+    page = page_of(tmp_path, replace(a_story(), streams=()), replace(a_story(), title="another", streams=()))
+    assert 'class="tiles"' not in page
+    assert 'id="streams"' not in page
+    assert page.count("itta adapt runs/pacs") == 2
+    assert "<summary>another</summary>" in page
+
+
 def test_training_curves_come_from_every_step(tmp_path: Path, made: Make) -> None:
     run = tmp_path / "runs" / "erm-0"
     run.mkdir(parents=True)

@@ -31,6 +31,7 @@ PAIRS = 30
 MATRIX = 20  # classes that a confusion matrix can be read with
 RECORDS = 300  # rows
 VALUES = 12  # of a list of facts
+ITEMS = 40  # of a list in a story
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,8 @@ def plain(value: Any) -> str:
     if isinstance(value, Mapping):
         return "; ".join(f"{k}: {plain(v)}" for k, v in value.items()) or "none"
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(plain, value)) or "none"
+        more = [f"and {len(value) - ITEMS:,} more"] if len(value) > ITEMS else []
+        return ", ".join([*map(plain, value[:ITEMS]), *more]) or "none"
     if value is None or value == "":
         return "none"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else shown(value)
