@@ -108,6 +108,13 @@ def test_ticks_span_the_values(low: float, high: float) -> None:
     assert 2 <= len(ticks) <= 7
 
 
+@pytest.mark.parametrize("high", [2, 3, 7, 20, 31, 30_001])
+def test_steps_are_counted_in_whole_numbers(high: int) -> None:
+    ticks = nice_ticks(1, high, 7, whole=True)
+    assert all(t == int(t) for t in ticks)
+    assert 2 <= len(ticks) <= 7
+
+
 def test_lines_lie_where_their_values_are() -> None:
     chart = line_chart("t", "x", {"a": ([0.0, 5.0, 10.0], [0.0, 50.0, 100.0])}, [Mark(5, "reset", "here")])
     assert chart.lines[0].path == "M0.0 300.0L500.0 150.0L1000.0 0.0"

@@ -40,18 +40,18 @@ class Chart:
     marks: tuple[Mark, ...] = ()
 
 
-def nice_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers that span the values, at most so many but one.
+def nice_ticks(low: float, high: float, most: int = 6, whole: bool = False) -> list[float]:
+    """Round numbers that span the values, at most so many but one; whole ones, if asked for.
 
-    >>> nice_ticks(41.3, 48.9), nice_ticks(0, 0.07)
-    ([40.0, 42.0, 44.0, 46.0, 48.0, 50.0], [0.0, 0.02, 0.04, 0.06, 0.08])
+    >>> nice_ticks(41.3, 48.9), nice_ticks(0, 0.07), nice_ticks(1, 3, 7, whole=True)
+    ([40.0, 42.0, 44.0, 46.0, 48.0, 50.0], [0.0, 0.02, 0.04, 0.06, 0.08], [1.0, 2.0, 3.0])
     """
     if high - low < 1e-9 * max(1.0, abs(high)):
         low, high = low - 0.5 * (abs(low) or 1), high + 0.5 * (abs(high) or 1)
     size = 10 ** math.floor(math.log10((high - low) / (most - 1)))
-    step = next(
-        s * size for s in (1, 2, 2.5, 5, 10, 20) if math.ceil(high / (s * size)) - math.floor(low / (s * size)) < most
-    )
+    size = max(1, size) if whole else size
+    steps = [s * size for s in ((1, 2, 5, 10, 20) if whole else (1, 2, 2.5, 5, 10, 20))]
+    step = next(s for s in steps if math.ceil(high / s) - math.floor(low / s) < most)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [float(f"{i * step:.10g}") for i in range(first, last + 1)]
 
@@ -69,7 +69,7 @@ def line_chart(
     left, right = min(xs) if start is None else start, max(xs)
     if left == right:
         left, right = left - 1, right + 1
-    x_ticks, y_ticks = nice_ticks(left, right, 7), nice_ticks(min(ys), max(ys))
+    x_ticks, y_ticks = nice_ticks(left, right, 7, whole=True), nice_ticks(min(ys), max(ys))
     bottom, top = y_ticks[0], y_ticks[-1]
 
     def place(x: float, y: float) -> str:

@@ -197,9 +197,23 @@ def stream_table(views: Sequence[StreamView]) -> Table:
         if s.before is not None and s.after is not None:
             score = [percent(s.before), percent(s.after), change(s.before, s.after), f"{s.helped:,}", f"{s.hurt:,}"]
         counts = [f"{s.changed:,}", *score[3:], f"{len(v.stream.events):,}", f"{s.images:,}"]
-        rows.append([v.title, *score[:3], *counts, v.stream.target, v.stream.adapter])
+        rows.append([v.title, *score[:3], *counts])
     columns = ["stream", "before, %", "after, %", "difference", "changed", "helped", "hurt", "guard", "images"]
-    return Table("Each stream, before and after adaptation", [*columns, "target", "adapter"], rows)
+    notes = []
+    for name, values in {
+        "target": [v.stream.target for v in views],
+        "adapter": [v.stream.adapter for v in views],
+    }.items():
+        if len({*values}) == 1:
+            notes.append(f"{name}: {values[0]}")
+        else:
+            columns.append(name)
+            rows = [[*row, value] for row, value in zip(rows, values)]
+    meaning = (
+        "Changed, helped, hurt: images whose answer changed, those that became right, those that became wrong. "
+        "Guard: its interventions."
+    )
+    return Table("Each stream, before and after adaptation", columns, rows, notes=[*notes, meaning])
 
 
 def record_table(records: Sequence[Record]) -> Table:
