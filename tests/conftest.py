@@ -1,9 +1,11 @@
 """What many tests share: a toy task that a small network learns in seconds, batches of it, and Adam written out."""
 
 import os
+import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +27,10 @@ os.environ["ITTA_CACHE"] = CACHE.name
 os.environ.pop("ITTA_DATA", None)
 
 SIZE = 16
+CHROMIUM_FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update",
+)  # fmt: skip
 TINTS = {"warm": (1.0, 0.6, 0.3), "cold": (0.3, 0.6, 1.0)}
 
 
@@ -153,3 +159,22 @@ def run_itta(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
         return captured.out
 
     return call
+
+
+@pytest.fixture(scope="module")  # not longer: while it runs, nothing else in the process can use asyncio
+def browser() -> Iterator[Any]:
+    """A real Chromium; without one the test is skipped, unless ITTA_BROWSER=required."""
+    found = [path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))]
+    problem = "" if found else "no chromium, chromium-browser or google-chrome on the path: apt-get install chromium"
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        problem = "playwright is not installed: pip install playwright"
+    if problem and os.environ.get("ITTA_BROWSER") == "required":
+        pytest.fail(problem)
+    if problem:
+        pytest.skip(problem)
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=found[0], args=list(CHROMIUM_FLAGS))
+        yield opened
+        opened.close()

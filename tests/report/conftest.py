@@ -1,12 +1,16 @@
-"""Records for the tests of the report. Every number in them is made up."""
+"""Records and stories for the tests of the report. Every number in them is made up."""
 
+import base64
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from itta.records import Record
+from itta.report.story import Event, Picture, Story, Stream
 from itta.trial import Trial
 
 PACS = ("art_painting", "cartoon", "photo", "sketch")
@@ -39,6 +43,58 @@ def made_up(
     return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def made() -> Callable[..., list[Record]]:
     return made_up
+
+
+@pytest.fixture(scope="session")
+def a_stream() -> Callable[..., Stream]:
+    return told_stream
+
+
+@pytest.fixture(scope="session")
+def a_story() -> Callable[..., Story]:
+    return told_story
+
+
+def picture(shade: int = 0) -> str:
+    """A data URI of a real image, 8 × 8."""
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), (shade, 128, 255 - shade)).save(file, "PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def told_stream(title: str = "itta, seed 0", **changes: Any) -> Stream:
+    """Eight images of three classes; adaptation helps twice, hurts once, and moves one wrong answer to another."""
+    values: dict[str, Any] = {
+        "target": "sketch",
+        "adapter": "guarded itta",
+        "title": title,
+        "classes": ("cat", "dog", "elk"),
+        "batch_size": 2,
+        "labels": (0, 0, 0, 1, 1, 1, 2, 2),
+        "before": (0, 1, 1, 1, 1, 0, 2, 0),
+        "after": (0, 0, 0, 1, 2, 2, 2, 0),
+        "settings": {"lr": 0.1},
+        "events": (Event(2, "finite", None, 0.0, "rolled back"), Event(6, "entropy", 0.05, 0.1, "reset")),
+        "pictures": (
+            Picture("cat/a.png", picture(), "cat", "dog", "cat"),
+            Picture("dog/b.png", picture(90), "dog", "dog", "elk"),
+            Picture("dog/c.png", picture(180), "dog", "cat", "elk"),
+        ),
+        "cam": picture(30),
+        "cam_text": "Grad-CAM maps of two images.",
+        "seconds": {"before": 0.01, "after": 0.025},
+    }
+    return Stream(**(values | changes))
+
+
+def told_story(*streams: Stream) -> Story:
+    return Story(
+        "PACS: sketch from three others",
+        "itta adapt runs/pacs PACS --domain sketch",
+        {"name": "PACS", "images": 8},
+        {"itta": "0.1.0", "torch": "2.13.0"},
+        streams or (told_stream(),),
+    )

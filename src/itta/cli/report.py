@@ -1,14 +1,16 @@
-"""itta report: records as tables and figures."""
+"""itta report: records as tables and figures, or as a page."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
 from itta.cli.screen import print_json
 from itta.errors import InputError, unknown
 from itta.hparams import parse_settings
+from itta.report.tables import Table
 
 Conditions = Annotated[tuple[str, ...], arg(metavar="NAME=VALUE …")]
 
@@ -27,12 +29,14 @@ def report(
     format: Literal["markdown", "latex", "csv", "html"] = "markdown",
     out: Path | None = None,
     figures: Path | None = None,
+    html: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Make a table of records: one of the paper's, or one of everything found.
+    """Make a table of records: one of the paper's, or one of everything found; or a page that tells a run's story.
 
     Examples: itta report runs/; itta report runs/ --table ablation --format latex --out ablation.tex;
-    itta report records.jsonl --table pacs --beside-paper; itta report runs/ --compare erm --figures figures/
+    itta report records.jsonl --table pacs --beside-paper; itta report runs/ --compare erm --figures figures/;
+    itta report demo-output --html page.html
 
     Args:
         records: Files of records, or folders with such files.
@@ -49,6 +53,7 @@ def report(
         format: markdown, latex (booktabs), csv (a line for each cell), html.
         out: File to write; the screen if not given.
         figures: Also draw figures into this folder.
+        html: Write a page instead, one file that needs no other: tables, training, the stream and what changed on it.
         json: Print as JSON.
     """
     from itta.records import replace_text
@@ -57,7 +62,9 @@ def report(
     from itta.report.fill import Options, fill
     from itta.report.gather import gather
     from itta.report.layouts import TABLES, found
-    from itta.report.present import plain_rows, present, to_csv
+    from itta.report.page.build import build_page, save_page
+    from itta.report.page.sources import Sources, read_sources
+    from itta.report.present import plain_rows, present
     from itta.report.published import published
 
     if not records:
@@ -67,33 +74,39 @@ def report(
     paper = published()[table] if beside_paper and table != "found" else None
     if beside_paper and paper is None:
         raise InputError(f"--beside-paper needs a table of the paper: --table {', '.join(TABLES)}.")
-    gathered = gather(records, parse_settings(where))
+    conditions = parse_settings(where)
+    sources = read_sources(records, conditions) if html else Sources(gather(records, conditions))
+    gathered = sources.gathered
     layout = TABLES[table] if table != "found" else found(gathered.records)
     filled = fill(layout, gathered, Options(selection, over, split, last_only), calibration)
     values = significance.measurements(filled)
     comparisons = significance.compare(values, compare) if compare else []
     drawn = draw(figures, filled, significance.rank(values)) if figures else []
+    rows = plain_rows(filled, paper)
+    tables = [present(filled, paper)] + ([significance.comparison_table(comparisons, compare)] if compare else [])
+    page = save_page(html, build_page(sources, tables, rows)) if html else None
     if json:
-        rows = plain_rows(filled, paper)
         told = {
             "notes": list(filled.notes),
             "comparisons": [vars(c) for c in comparisons],
             "figures": [str(f) for f in drawn],
         }
-        print_json({"table": table, "cells": rows, **told})
+        print_json({"table": table, "cells": rows, **told, **({"html": str(page)} if page else {})})
         return
-    tables = [present(filled, paper)] + ([significance.comparison_table(comparisons, compare)] if compare else [])
-    if format == "csv":
-        text = to_csv(plain_rows(filled, paper))
-    else:
-        text = (
-            "\n\n".join({"markdown": t.to_text, "latex": t.to_latex, "html": t.to_html}[format]() for t in tables)
-            + "\n"
-        )
+    if page:
+        print(page)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(out, text)
-    else:
-        print(text, end="")
+        replace_text(out, as_text(format, tables, rows))
+    elif not page:
+        print(as_text(format, tables, rows), end="")
     for file in (*([out] if out else []), *drawn):
         print(file, file=sys.stderr)  # what a pipe takes is the table alone
+
+
+def as_text(format: str, tables: Sequence[Table], rows: list[dict[str, Any]]) -> str:
+    from itta.report.present import to_csv
+
+    if format == "csv":
+        return to_csv(rows)
+    return "\n\n".join({"markdown": t.to_text, "latex": t.to_latex, "html": t.to_html}[format]() for t in tables) + "\n"

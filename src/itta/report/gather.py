@@ -19,11 +19,11 @@ class Gathered:
     started: list[Trial] = field(default_factory=list)  # trials that have a folder and no record
 
 
-def gather(paths: Sequence[Path], where: Mapping[str, str] | None = None) -> Gathered:
+def gather(paths: Sequence[Path], where: Mapping[str, str] | None = None, needed: bool = True) -> Gathered:
     """Read files of records, and every records.jsonl in folders; models that `itta tune` trained are left out.
 
     ``where`` keeps the records that agree with it: fields of the trial by name, settings as hparams.NAME and
-    adapter.NAME.
+    adapter.NAME. ``needed`` refuses to find nothing.
     """
     found: list[Record] = []
     notes: Counter[str] = Counter()
@@ -39,12 +39,12 @@ def gather(paths: Sequence[Path], where: Mapping[str, str] | None = None) -> Gat
             started += [
                 t for f in sorted(path.rglob("trial.json")) if not in_tuning(f, path) for t in without_record(f)
             ]
-    if not found and not started:
+    if needed and not found and not started:
         raise InputError(
             f"no records in {', '.join(map(str, paths))}: expected records.jsonl, or folders that have one."
         )
     kept = [r for r in merge(found) if agrees(r, where or {})]
-    if where and not kept:
+    if where and not kept and (found or needed):
         raise InputError(
             f"none of {len(found)} records agrees with --where {' '.join(f'{k}={v}' for k, v in where.items())}."
         )

@@ -1,0 +1,121 @@
+"""How the runs were trained: a table of them, and curves against the step."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from itta.records import Record
+from itta.report.page.charts import Chart, line_chart
+from itta.report.page.numbers import block_means
+from itta.report.selection import mean, split_of
+from itta.report.tables import Table, percent
+from itta.trial import Trial
+
+LINES = 8  # runs in a chart
+CHARTS = 9
+ROWS = 100
+TIMES = ("step_time", "seconds_per_image")  # costs, which have a table of their own
+Series = dict[str, dict[str, tuple[list[float], list[float]]]]  # quantity -> run -> (steps, values)
+
+
+@dataclass(frozen=True)
+class Run:
+    name: str
+    records: list[Record]  # of the model as trained, by step
+    steps: Sequence[Mapping[str, Any]]  # what every step logged
+
+
+def find_runs(records: Sequence[Record], steps: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Run]:
+    """The runs whose training was recorded: its records have the held-out images of the sources."""
+    found: dict[str, list[Record]] = defaultdict(list)
+    for r in records:
+        if r.adapter == "source" and validation(r) is not None:
+            found[r.trial.key].append(r)
+    names = run_names({key: mine[0].trial for key, mine in found.items()})
+    runs = [Run(names[key], sorted(mine, key=lambda r: r.step), steps.get(key, ())) for key, mine in found.items()]
+    return sorted(runs, key=lambda run: run.name)
+
+
+def run_names(trials: Mapping[str, Trial]) -> dict[str, str]:
+    """Short names that tell trials apart, by those of their fields that differ."""
+    parts = {
+        key: {
+            "target": f"to {' + '.join(t.test_domains)}" if t.test_domains else "",
+            "sources": f"from {'+'.join(t.train_domains)}",
+            "search": f"search {t.hparams_seed}",
+            "settings": ", ".join(f"{k}={v}" for k, v in t.overrides.items()),
+            "steps": f"{t.steps} steps",
+            "backbone": t.backbone,
+            "data": t.dataset,
+        }
+        for key, t in trials.items()
+    }
+    names = {key: f"{t.algorithm}, seed {t.trial_seed}" for key, t in trials.items()}
+    for field in ("target", "sources", "search", "settings", "steps", "backbone", "data"):
+        if len(set(names.values())) == len(names):
+            break
+        if len({p[field] for p in parts.values()}) > 1:
+            names = {key: f"{name}, {parts[key][field]}" for key, name in names.items()}
+    return names
+
+
+def validation(r: Record) -> float | None:
+    """Mean accuracy on the held-out images of the sources."""
+    found = split_of(r, r.trial.train_domains, "out")
+    return mean(found) if found else None
+
+
+def on_targets(r: Record) -> dict[str, float]:
+    """Accuracy on each target, of the whole domain where that was measured."""
+    found = {d: r.accuracy.get(d, {}) for d in r.trial.test_domains}
+    return {d: splits.get("all", splits.get("in", math.nan)) for d, splits in found.items() if splits}
+
+
+def training_table(runs: Sequence[Run]) -> Table:
+    rows = []
+    for run in runs[:ROWS]:
+        last = run.records[-1]
+        best = max(run.records, key=lambda r: validation(r) or 0.0)
+        target = " / ".join(percent(v) for v in on_targets(last).values())
+        loss = last.logs.get("loss")
+        rows.append(
+            [
+                run.name,
+                f"{last.step:,}",
+                percent(validation(last) or 0.0),
+                f"{percent(validation(best) or 0.0)} at {best.step:,}",
+                target or "-",
+                f"{loss:.3g}" if loss is not None else "-",
+            ]
+        )
+    notes = [f"And {len(runs) - ROWS:,} more runs."] if len(runs) > ROWS else []
+    columns = ["run", "steps", "held-out sources, %", "best, %", "target, not adapted, %", "mean loss"]
+    return Table("Every training, at its last recorded step", columns, rows, notes=notes)
+
+
+def collect(runs: Sequence[Run]) -> Series:
+    """Everything that can be drawn against the step."""
+    found: Series = defaultdict(dict)
+
+    def add(quantity: str, run: str, points: Sequence[tuple[int, float]]) -> None:
+        points = [(s, v) for s, v in points if math.isfinite(v)]
+        if len(points) > 1:
+            found[quantity][run] = block_means([s for s, _ in points], [v for _, v in points])
+
+    for run in runs:
+        add("held-out sources, %", run.name, [(r.step, 100 * (validation(r) or 0.0)) for r in run.records])
+        for target in dict.fromkeys(d for r in run.records for d in on_targets(r)):
+            values = [(r.step, on_targets(r)) for r in run.records]
+            add(f"{target}, %", run.name, [(s, 100 * v[target]) for s, v in values if target in v])
+        logged = [(line["step"], line) for line in run.steps] or [(r.step, r.logs) for r in run.records]
+        for name in dict.fromkeys(k for _, logs in logged for k in logs if k != "step" and k not in TIMES):
+            add(name, run.name, [(s, logs[name]) for s, logs in logged if name in logs])
+    return dict(found)
+
+
+def training_charts(series: Series) -> list[Chart]:
+    """Charts of the first runs; accuracies, then the loss, then the rest."""
+    order = sorted(series, key=lambda q: (not q.endswith("%"), q != "loss"))
+    return [line_chart(q, "step", dict(list(series[q].items())[:LINES])) for q in order[:CHARTS]]
