@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -10,12 +12,13 @@ pytestmark = pytest.mark.slow
 SETTINGS = Settings(seeds=(0, 1), steps=2, batch_size=2)
 
 
-def test_the_demo_writes_what_it_names_and_trains_once(tmp_path):
+def test_the_demo_writes_what_it_names_and_trains_once(tmp_path, browser):
     table, files = run_demo(tmp_path, SETTINGS)
     assert [row[0] for row in table.rows] == list(LABELS.values())
     assert table.columns == ["method", "seed 0", "seed 1", "mean ± s.e."]
     assert all("±" in row[-1] for row in table.rows)
-    assert set(files) - {"page"} == {"story", "table", "records", "styles", "stream", "summary"}
+    assert next(iter(files)) == "page"  # what people would open
+    assert set(files) == {"page", "story", "table", "records", "styles", "stream", "summary"}
     written = files["table"].read_text(encoding="utf-8")
     assert all(f"| {name} " in written for name in LABELS.values())
     for kind in ("styles", "stream", "summary"):
@@ -32,6 +35,7 @@ def test_the_demo_writes_what_it_names_and_trains_once(tmp_path):
         for said, record in ((stream.before, without), (stream.after, with_step)):
             assert np.mean(np.equal(said, stream.labels)) == record.accuracy["noto-mono"]["all"]
         assert "main, after itta" in stream.cam_text
+    check_page(browser, files["page"], found)
 
     models = [tmp_path / "runs" / f"{m}-{s}" / "model.safetensors" for m in METHODS for s in SETTINGS.seeds]
     before = [m.stat().st_mtime_ns for m in models]
@@ -40,3 +44,26 @@ def test_the_demo_writes_what_it_names_and_trains_once(tmp_path):
     assert again == table
     assert [m.stat().st_mtime_ns for m in models] == before
     assert files["records"].read_bytes() == text
+
+
+def check_page(browser, file, found):
+    """It opens with the network off, is small, shows its pictures, and its figures are those of the records."""
+    assert file.stat().st_size < 5_000_000
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    trouble = []
+    page.on("console", lambda m: trouble.append(m.text))
+    page.on("pageerror", lambda e: trouble.append(str(e)))
+    page.goto(file.as_uri())
+    told = json.loads(page.locator("#itta-data").text_content())
+    for stream, without, with_step in zip(told["streams"], found[2::4], found[3::4], strict=True):
+        assert (stream["before"], stream["after"]) == tuple(
+            r.accuracy["noto-mono"]["all"] for r in (without, with_step)
+        )
+    shown = page.locator("body").text_content()
+    assert all(f"{100 * r.accuracy['noto-mono']['all']:.1f}" in shown for r in found)
+    widths = page.locator("img").evaluate_all("images => images.map(i => i.naturalWidth)")
+    assert widths
+    assert min(widths) > 0
+    context.close()
+    assert trouble == []

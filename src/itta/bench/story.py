@@ -4,8 +4,6 @@ import math
 import platform
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from itta.bench.pictures import changed_pictures, grid_of_maps
 from itta.bench.target import Target
 from itta.data.dataset import DomainDataset
 from itta.errors import InputWarning
+from itta.report.page.build import write_page
 from itta.report.story import Event, Story, Stream, write_story
 from itta.trial import Trial
 
@@ -109,7 +108,7 @@ def versions() -> dict[str, str]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
     }
 
 
@@ -122,18 +121,8 @@ def write_run_page(folder: Path, tell: Callable[[], Story]) -> list[Path]:
     try:
         (folder / PAGE).unlink(missing_ok=True)  # of an earlier run: it would tell of other results
         files.append(write_story(folder, tell()))
-        page = write_page_of(folder)
-        if page is not None:
-            files.insert(0, page)
+        files.insert(0, write_page(folder / PAGE, [folder]))
     except Exception as error:
         told = f"no page of the run was made ({type(error).__name__}: {error}); everything else is in {folder}."
         warnings.warn(InputWarning(told), stacklevel=2)
     return files
-
-
-def write_page_of(folder: Path) -> Path | None:
-    """The page of what lies in a folder; nothing where this installation cannot make any."""
-    if find_spec("itta.report.page") is None:
-        return None
-    path: Path = import_module("itta.report.page.build").write_page(folder / PAGE, [folder])
-    return path
