@@ -12,8 +12,15 @@ pytestmark = pytest.mark.slow
 SETTINGS = Settings(seeds=(0, 1), steps=2, batch_size=2)
 
 
-def test_the_demo_writes_what_it_names_and_trains_once(tmp_path, browser):
-    table, files = run_demo(tmp_path, SETTINGS)
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """(folder, table, files) of a very short demo."""
+    folder = tmp_path_factory.mktemp("demo")
+    return folder, *run_demo(folder, SETTINGS)
+
+
+def test_the_demo_writes_what_it_names_and_trains_once(demo):
+    folder, table, files = demo
     assert [row[0] for row in table.rows] == list(LABELS.values())
     assert table.columns == ["method", "seed 0", "seed 1", "mean ± s.e."]
     assert all("±" in row[-1] for row in table.rows)
@@ -35,19 +42,18 @@ def test_the_demo_writes_what_it_names_and_trains_once(tmp_path, browser):
         for said, record in ((stream.before, without), (stream.after, with_step)):
             assert np.mean(np.equal(said, stream.labels)) == record.accuracy["noto-mono"]["all"]
         assert "main, after itta" in stream.cam_text
-    check_page(browser, files["page"], found)
 
-    models = [tmp_path / "runs" / f"{m}-{s}" / "model.safetensors" for m in METHODS for s in SETTINGS.seeds]
+    models = [folder / "runs" / f"{m}-{s}" / "model.safetensors" for m in METHODS for s in SETTINGS.seeds]
     before = [m.stat().st_mtime_ns for m in models]
     text = files["records"].read_bytes()
-    again, _ = run_demo(tmp_path, SETTINGS, lambda name, step, total: pytest.fail(f"{name} was trained again"))
+    again, _ = run_demo(folder, SETTINGS, lambda name, step, total: pytest.fail(f"{name} was trained again"))
     assert again == table
     assert [m.stat().st_mtime_ns for m in models] == before
     assert files["records"].read_bytes() == text
 
 
-def check_page(browser, file, found):
-    """It opens with the network off, is small, shows its pictures, and its figures are those of the records."""
+def test_the_page_opens_with_the_network_off_and_tells_what_was_recorded(demo, browser):
+    file, found = demo[2]["page"], list(records.read(demo[2]["records"]))
     assert file.stat().st_size < 5_000_000
     context = browser.new_context(offline=True)
     page = context.new_page()
