@@ -3,11 +3,13 @@
 Small images, two at a time, in stretches: as trained; one class only; every image the same; now and then one that is
 NaN; and an order made to mislead, in which each stretch holds the images of which the trained model is surest that
 they show one class. Each adapter runs in a process of its own. Prints, for each, how much the process grew after the
-first batches, the accuracy of its answers beside the trained model's, and how often the guard stepped in.
+first batches, the accuracy of its answers beside the trained model's, and how often the guard stepped in. What is known
+already is kept in a file, so the same command goes on after an interruption.
 """
 
 import json
 import sys
+import time
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,8 +28,10 @@ from itta.algorithms.base import Batch
 from itta.hparams import default
 from itta.nn.backbone import Backbone
 from itta.nn.style_bank import collect_styles
+from itta.records import append_lines, read_lines
 
 SIZE, CLASSES = 16, 3
+CLUTTER = 0.6  # share of another class, at the most, in an image of the stream
 STRETCH = 200  # batches
 WARM_UP = 1000  # batches before memory counts
 
@@ -39,27 +43,38 @@ class Options:
     adapters: tuple[str, ...] = tuple(ADAPTERS)  # to run
     guard: bool = True  # with the guard; without, the NaN images are left out
     slots: int = 2  # processes at a time
+    out: Path | None = None  # file of results, one line for each adapter; those in it are not run again
     json: bool = False  # print one JSON object {adapter: …} and nothing else
 
 
 @dataclass(frozen=True)
 class Found:
+    adapter: str
+    batches: int
+    batch: int
+    guard: bool
     growth: float  # of the process's memory after the first batches, as a share
     answered: float  # share of the answers that were finite
     accuracy: float
     source: float  # the trained model's, on the same images
     interventions: dict[str, int]
+    seconds: float  # of processor time
+
+    def of(self, options: Options) -> bool:
+        """Whether this is what the options ask for."""
+        asked = (options.batches, options.batch, options.guard)
+        return self.adapter in options.adapters and (self.batches, self.batch, self.guard) == asked
 
 
 class Tiny(Backbone):
-    """Four convolutions with batch normalisation."""
+    """Three convolutions with batch normalisation."""
 
-    block_names = ("block1", "block2", "block3", "block4")
+    block_names = ("block1", "block2", "block3")
     dim = 16
 
     def __init__(self) -> None:
         super().__init__(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
-        for name, n_in, stride in zip(self.block_names, (3, 16, 16, 16), (2, 1, 2, 1)):
+        for name, n_in, stride in zip(self.block_names, (3, 16, 16), (2, 1, 2)):
             conv = nn.Conv2d(n_in, 16, 3, stride, padding=1, bias=False)
             setattr(self, name, nn.Sequential(conv, nn.BatchNorm2d(16), nn.ReLU()))
 
@@ -67,13 +82,16 @@ class Tiny(Backbone):
         return x
 
 
-def draw(n: int, tint: float, generator: torch.Generator) -> Batch:
-    """Stripes across, stripes down or a chequerboard, in a tint, noisy."""
+def draw(n: int, tint: float, generator: torch.Generator, clutter: float = 0.0) -> Batch:
+    """Stripes across, stripes down or a chequerboard, in a tint, noisy; more or less of another one shines through."""
     y = torch.randint(CLASSES, (n,), generator=generator)
     row, column = torch.meshgrid(torch.arange(SIZE), torch.arange(SIZE), indexing="ij")
     patterns = torch.stack([row // 2 % 2, column // 2 % 2, (row // 2 + column // 2) % 2]).float()
     colour = torch.tensor([1.0, 0.6, tint])[None, :, None, None]
-    return (0.6 * patterns[y][:, None] * colour + 0.4 * torch.rand(n, 3, SIZE, SIZE, generator=generator)), y
+    other = patterns[(y + torch.randint(1, CLASSES, (n,), generator=generator)) % CLASSES]
+    share = clutter * torch.rand(n, 1, 1, generator=generator)
+    shape = (1 - share) * patterns[y] + share * other  # [B, S, S]
+    return 0.6 * shape[:, None] * colour + 0.4 * torch.rand(n, 3, SIZE, SIZE, generator=generator), y
 
 
 def train(name: str) -> Algorithm:
@@ -94,7 +112,7 @@ def stretch_of(model: Algorithm, number: int, images: int) -> Batch:
     """The images of one stretch, in the order in which they come; the kinds take turns."""
     generator = torch.Generator().manual_seed(1000 + number)
     kind = number % 4
-    x, y = draw(images if kind == 0 else 3 * images, 0.6, generator)
+    x, y = draw(images if kind == 0 else 3 * images, 0.6, generator, CLUTTER)
     if kind == 1:
         chosen = (y == number // 4 % CLASSES).nonzero()[:, 0][:images]
     elif kind == 2:
@@ -115,6 +133,7 @@ def memory() -> int:
 
 def run(name: str, options: Options) -> Found:
     torch.set_num_threads(1)
+    began = time.process_time()
     model = train(name)
     adapter = adapt(model, name, guard=options.guard)
     warm_up = min(WARM_UP, options.batches // 2)
@@ -134,15 +153,23 @@ def run(name: str, options: Options) -> Found:
             finite += int(logits.isfinite().all(1).sum())
             right += int((logits.argmax(1) == labels).sum())
     counts = dict(adapter.counts) if isinstance(adapter, Guard) else {}
-    return Found(memory() / start - 1, finite / seen, right / seen, source_right / seen, counts)
+    grown, shares = memory() / start - 1, (finite / seen, right / seen, source_right / seen)
+    found = Found(
+        name, options.batches, options.batch, options.guard, grown, *shares, counts, time.process_time() - began
+    )
+    if options.out is not None:
+        append_lines(options.out, [asdict(found)])
+    return found
 
 
 def main(options: Options) -> None:
-    found: dict[str, Found] = {}
+    earlier = read_lines(options.out) if options.out is not None and options.out.is_file() else []
+    known = {f.adapter: f for f in (Found(**values) for values in earlier) if f.of(options)}
     with get_context("spawn").Pool(options.slots, maxtasksperchild=1) as pool:
-        waiting = {name: pool.apply_async(run, (name, options)) for name in options.adapters}
+        waiting = {n: pool.apply_async(run, (n, options)) for n in options.adapters if n not in known}
         for name in track(waiting, "stream", console=Console(stderr=True), disable=options.json):
-            found[name] = waiting[name].get()
+            known[name] = waiting[name].get()
+    found = {name: known[name] for name in options.adapters}
     if options.json:
         print(json.dumps({name: asdict(f) for name, f in found.items()}))
         return
