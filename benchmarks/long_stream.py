@@ -30,7 +30,7 @@ from itta.nn.backbone import Backbone
 from itta.nn.style_bank import collect_styles
 from itta.records import append_lines, read_lines
 
-SIZE, CLASSES = 16, 3
+SIZE, CLASSES = 8, 3
 CLUTTER = 0.6  # share of another class, at the most, in an image of the stream
 STRETCH = 200  # batches
 WARM_UP = 1000  # batches before memory counts

@@ -61,8 +61,8 @@ class Guard(Adapter):
 
     With q the trained model's probabilities, i its class and j the adapter's, an image costs q_i − q_j right answers,
     and could win the doubt 1 − q_i. The debt D ← max(0, D + Σ (q_i − q_j) − max_cost·(1 − q_i)) over the images of each
-    batch (Page's CUSUM) must stay within ``budget``: so many answers, and no more, can be lost before the guard sees it,
-    whatever the size of the batches.
+    batch (Page's CUSUM) must stay within ``budget``: by the trained model's reckoning so many answers, and no more, are
+    lost before the guard steps in, whatever the size of the batches.
 
     When a watch trips, the adapter goes back to its last healthy snapshot and on trial: it learns and is watched, and
     the trained model answers. When one trips during the trial, it goes back to the start, and rests before the next.
@@ -224,51 +224,45 @@ class Guard(Adapter):
 class Means:
     """Running means over the last images, right from the first one on, of what the guard watches."""
 
+    names = ("norm", "loss", "entropy", "source entropy", "weight")  # and each class's share, and the trained model's
+
     def __init__(self, memory: int, tensors: Mapping[str, Tensor] | None = None) -> None:
         self.memory = memory
-        self.sums = {k: v.clone() for k, v in (tensors or {}).items()}
+        self.sums, self.long = (tensors[k].clone() if tensors else torch.zeros(0) for k in ("sums", "long"))
 
     def add(self, logits: Tensor, reference: Tensor, loss: float, norm: float) -> None:
-        p, q = logits.detach().double().softmax(1), reference.double().softmax(1)
-        share = 1 - (1 - 1 / self.memory) ** len(p)
-        seen: dict[str, Tensor | float] = {
-            "norm": norm,
-            "loss": loss,
-            "entropy": entropy(logits.detach()).mean(),
-            "source entropy": entropy(reference).mean(),
-            "classes": p.mean(0),
-            "source classes": q.mean(0),
-            "weight": 1.0,
-        }
-        for name, value in seen.items():
-            self.fade(name, value, share)
-        for name, value in {"long loss": loss, "long weight": 1.0}.items():
-            self.fade(name, value, share / 10)
-
-    def fade(self, name: str, value: Tensor | float, share: float) -> None:
-        now = torch.as_tensor(value, dtype=torch.double, device="cpu")
-        self.sums[name] = (1 - share) * self.sums.get(name, torch.zeros_like(now)) + share * now
+        own, source = (of.detach().double().cpu() for of in (logits, reference))
+        first = torch.tensor([norm, loss, entropy(own).mean(), entropy(source).mean(), 1.0], dtype=torch.double)
+        now = torch.cat([first, own.softmax(1).mean(0), source.softmax(1).mean(0)])
+        share = 1 - (1 - 1 / self.memory) ** len(own)
+        if not len(self.sums):
+            self.sums, self.long = torch.zeros_like(now), torch.zeros_like(now)
+        self.sums = self.sums.lerp(now, share)
+        self.long = self.long.lerp(now, share / 10)
 
     def __getitem__(self, name: str) -> float:
-        return float(self.sums[name] / self.sums["weight"])
+        return self.of(self.sums, name)
+
+    def of(self, sums: Tensor, name: str) -> float:
+        return float(sums[self.names.index(name)] / sums[self.names.index("weight")])
 
     @property
     def full(self) -> bool:
         """Whether enough images were seen for a mean to say something."""
-        return float(self.sums.get("weight", 0.0)) > 0.5
+        return len(self.sums) > 0 and float(self.sums[self.names.index("weight")]) > 0.5
 
     @property
     def balance(self) -> float:
         """Classes predicted, as a share of those that the trained model predicts."""
-        own, source = (self.sums[k] / self.sums["weight"] for k in ("classes", "source classes"))
+        own, source = (p / p.sum() for p in self.sums[len(self.names) :].chunk(2))
         return effective_classes(own) / effective_classes(source)
 
     @property
     def long_loss(self) -> float:
-        return float(self.sums["long loss"] / self.sums["long weight"])
+        return self.of(self.long, "loss")
 
     def tensors(self) -> dict[str, Tensor]:
-        return {k: v.clone() for k, v in self.sums.items()}
+        return {"sums": self.sums.clone(), "long": self.long.clone()}
 
 
 def excess_cost(logits: Tensor, reference: Tensor, share: float) -> float:
