@@ -34,6 +34,7 @@ SIZE, CLASSES = 8, 3
 CLUTTER = 0.6  # share of another class, at the most, in an image of the stream
 STRETCH = 200  # batches
 WARM_UP = 1000  # batches before memory counts
+STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,9 @@ def stretch_of(model: Algorithm, number: int, images: int) -> Batch:
 
 
 def memory() -> int:
-    """Bytes of the process in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    """Kilobytes that are the process's own, swapped out or not: pages of libraries come and go as the system likes."""
+    lines = [line.split() for line in STATUS.read_text().splitlines()]
+    return sum(int(words[1]) for words in lines if words[0] in ("RssAnon:", "VmSwap:"))
 
 
 def run(name: str, options: Options) -> Found:
@@ -183,6 +185,6 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    if not Path("/proc/self/statm").is_file():
+    if not STATUS.is_file():
         sys.exit("error: this benchmark reads a process's memory from /proc, which this system has not.")
     main(tyro.cli(Options, prog="python -m benchmarks.long_stream", description=__doc__))

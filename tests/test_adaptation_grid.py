@@ -104,7 +104,7 @@ def test_gains_are_means_over_seeds(grid: ModuleType) -> None:
     assert table.rows == [["t3a", "+5.0", "+5.0"]]
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="memory is read from /proc")
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="memory is read from /proc")
 def test_the_long_stream_is_answered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
     long_stream = importlib.import_module("benchmarks.long_stream")
