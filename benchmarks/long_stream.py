@@ -22,6 +22,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from itta.adapters import ADAPTERS, Guard, adapt
+from itta.adapters.base import finite_images
 from itta.adapters.eata import fisher_information
 from itta.algorithms import ALGORITHMS, Algorithm, Task
 from itta.algorithms.base import Batch
@@ -56,7 +57,7 @@ class Found:
     guard: bool
     growth: float  # of the process's memory after the first batches, as a share
     answered: float  # share of the answers that were finite
-    accuracy: float
+    accuracy: float  # over the images that are not NaN
     source: float  # the trained model's, on the same images
     interventions: dict[str, int]
     seconds: float  # of processor time
@@ -139,23 +140,25 @@ def run(name: str, options: Options) -> Found:
     model = train(name)
     adapter = adapt(model, name, guard=options.guard)
     warm_up = min(WARM_UP, options.batches // 2)
-    seen = finite = right = source_right = start = 0
+    seen = counted = finite = right = source_right = start = 0
     for number in range(0, options.batches, STRETCH):
         left = min(STRETCH, options.batches - number)
         x, y = stretch_of(model, number // STRETCH, left * options.batch)
-        with torch.no_grad():
-            source_right += int((model.predict(x).argmax(1) == y).sum())
         if options.guard:
             x[:: 50 * options.batch] = float("nan")
+        sound = finite_images(x)
+        with torch.no_grad():
+            source_right += int((model.predict(x[sound]).argmax(1) == y[sound]).sum())
         for i, (images, labels) in enumerate(zip(x.split(options.batch), y.split(options.batch))):
             if number + i == warm_up:
                 start = memory()
             logits = adapter(images)
-            seen += len(labels)
+            here = finite_images(images)
+            seen, counted = seen + len(labels), counted + int(here.sum())
             finite += int(logits.isfinite().all(1).sum())
-            right += int((logits.argmax(1) == labels).sum())
+            right += int((logits.argmax(1) == labels)[here].sum())
     counts = dict(adapter.counts) if isinstance(adapter, Guard) else {}
-    grown, shares = memory() / start - 1, (finite / seen, right / seen, source_right / seen)
+    grown, shares = memory() / start - 1, (finite / seen, right / counted, source_right / counted)
     found = Found(
         name, options.batches, options.batch, options.guard, grown, *shares, counts, time.process_time() - began
     )
