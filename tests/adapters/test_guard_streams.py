@@ -20,13 +20,13 @@ RUINOUS: dict[str, dict[str, Any]] = {  # the others do little harm whatever the
     "tent": {"lr": 0.3},
     "bn_adapt": {"mode": "batch"},
     "cotta": {"lr": 0.3, "ema": 0.0, "views": 2},
-    "eata": {"lr": 0.3},
+    "eata": {"lr": 3.0},
     "memo": {"lr": 1.0, "episodic": False, "views": 2},
     "mt3": {"lr": 1.0, "episodic": False, "views": 2},
     "note": {"lr": 3.0},
     "rotta": {"lr": 3.0, "nu": 1.0, "every": 16},
     "shot": {"lr": 0.3},
-    "ttt": {"lr": 1.0, "views": 2},
+    "ttt": {"lr": 10.0, "views": 2},
     "ttt++": {"lr": 0.3},
     "itta": {"lr": 0.3},
 }
@@ -107,20 +107,17 @@ class Drifting(Source):
 
 
 @pytest.mark.parametrize("batch", [1, 16])
-@pytest.mark.parametrize("speed", [0.003, 0.03, 3.0])
+@pytest.mark.parametrize("speed", [0.02, 3.0])
 def test_slow_collapse_or_fast(speed: float, batch: int, trained: Trained, toy_batches: Batches) -> None:
-    """What is lost stays near what the guard allows, however fast it comes, in however large batches."""
+    """What is lost stays within two budgets, however fast it comes, and in however large batches."""
     model = trained("erm", steps=20, lr=1e-2)
-    x, y = (torch.cat(part) for part in zip(*(toy_batches(800 + i, n=64)[1] for i in range(40))))
-    with torch.no_grad():
-        plain = int((model.predict(x).argmax(1) == y).sum())
-    bare = Drifting(model, speed)
-    assert sum(int((bare(images).argmax(1) == labels).sum()) for images, labels in zip(x.split(64), y.split(64))) < (
-        plain - 400
+    x, y = (torch.cat(part) for part in zip(*(toy_batches(800 + i, n=64)[1] for i in range(12))))
+    inner, again = Drifting(model, speed), Drifting(model, speed)
+    guard = Guard(model, inner, default(Guard.Hparams))
+    plain, bare, kept = (
+        sum(int((predict(images).argmax(1) == labels).sum()) for images, labels in zip(x.split(batch), y.split(batch)))
+        for predict in (Source(model, default(Source.Hparams)), again, guard)
     )
-    guard = Guard(model, Drifting(model, speed), default(Guard.Hparams))
-    right = sum(
-        int((guard(images).argmax(1) == labels).sum()) for images, labels in zip(x.split(batch), y.split(batch))
-    )
-    print(speed, batch, plain, right, guard.counts, [i.action for i in guard.log])
-    assert right >= plain - 0.01 * len(y)
+    assert bare < plain - len(y) / 4
+    assert kept >= plain - 2 * guard.hp.budget
+    assert guard.log[0].action == "rolled back"
