@@ -37,7 +37,7 @@ class Hparams:
     memory: int = hp(64, "images over which running means are taken")
     snapshot_every: int = hp(64, "images between two snapshots of a healthy adapter")
     max_norm_ratio: float = hp(2.0, "how many times longer or shorter features may be than the trained model's")
-    min_entropy_ratio: float = hp(0.01, "how small the predictions' entropy may be, as a share of the trained model's")
+    min_entropy_ratio: float = hp(0.1, "how small the predictions' entropy may be, as a share of the trained model's")
     min_balance: float = hp(0.6, "how few classes may be predicted, as a share of the trained model's")
     max_loss_ratio: float = hp(5.0, "how far the loss may rise above its long-run mean")
 
@@ -92,6 +92,7 @@ class Guard(Adapter):
         self.resume_at = self.trusted_at = 0  # images after which the adapter learns again, and its answers count
         self.snapshot = self.inner.state_dict()
         self.means, self.debt = Means(self.hp.memory), 0.0
+        self.scale = 0.0  # brings the adapter's logits to the trained model's spread, as it was on the first batch
         self.counts: dict[str, int] = {}
         self.log: deque[Intervention] = deque(maxlen=LOG)
 
@@ -152,7 +153,8 @@ class Guard(Adapter):
         self.debt = max(0.0, self.debt + excess_cost(logits, reference, hp.max_cost))
         if self.debt > hp.budget:
             return Trip("cost", self.debt, hp.budget)
-        means.add(logits, reference, loss, norm / source_norm if source_norm > 0 else 1.0)
+        self.scale = self.scale or float(spread(reference) / spread(logits))
+        means.add(logits * self.scale, reference, loss, norm / source_norm if source_norm > 0 else 1.0)
         if not 1 / hp.max_norm_ratio <= means["norm"] <= hp.max_norm_ratio:
             return Trip("feature norm", means["norm"], hp.max_norm_ratio)
         if not means.full:
@@ -210,7 +212,7 @@ class Guard(Adapter):
             **with_prefix("snapshot.", {k: v.clone() for k, v in self.snapshot.items()}),
             **with_prefix("means.", self.means.tensors()),
             "numbers": torch.tensor(numbers),
-            "debt": torch.tensor(self.debt, dtype=torch.double),
+            "debt, scale": torch.tensor([self.debt, self.scale], dtype=torch.double),
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -218,7 +220,7 @@ class Guard(Adapter):
         self.snapshot = {k: v.clone() for k, v in without_prefix("snapshot.", state).items()}
         self.means = Means(self.hp.memory, without_prefix("means.", state))
         self.images, self.trips, self.snapshot_at, self.resume_at, self.trusted_at = state["numbers"].tolist()
-        self.debt = float(state["debt"])
+        self.debt, self.scale = state["debt, scale"].tolist()
 
 
 class Means:
@@ -275,6 +277,11 @@ def excess_cost(logits: Tensor, reference: Tensor, share: float) -> float:
     q = reference.double().softmax(1)
     own, other = q.amax(1), q.gather(1, logits.argmax(1, keepdim=True))[:, 0]
     return float((own - other - share * (1 - own)).sum())
+
+
+def spread(logits: Tensor) -> Tensor:
+    """How far the logits of an image lie apart, on average; some methods' do not mean to be log-probabilities."""
+    return logits.detach().double().std(1).mean().clamp(min=1e-6)
 
 
 def only_finite(logits: Tensor) -> Tensor:
