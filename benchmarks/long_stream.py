@@ -10,6 +10,7 @@ already is kept in a file, so the same command goes on after an interruption.
 import json
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,7 +19,6 @@ import torch
 import tyro
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from torch import Tensor, nn
 
 from itta.adapters import ADAPTERS, Guard, adapt
@@ -30,6 +30,7 @@ from itta.hparams import default
 from itta.nn.backbone import Backbone
 from itta.nn.style_bank import collect_styles
 from itta.records import append_lines, read_lines
+from itta.report.tables import Table, percent
 
 SIZE, CLASSES = 8, 3
 CLUTTER = 0.6  # share of another class, at the most, in an image of the stream
@@ -178,13 +179,16 @@ def main(options: Options) -> None:
     if options.json:
         print(json.dumps({name: asdict(f) for name, f in found.items()}))
         return
-    table = Table("", "memory", "answered", "accuracy %", "trained model %", "guard")
+    print(table_of(found).to_markdown())
+
+
+def table_of(found: Mapping[str, Found]) -> Table:
+    rows = []
     for name, f in found.items():
         did = ", ".join(f"{watch}: {n}" for watch, n in f.interventions.items())
-        table.add_row(
-            name, f"{f.growth:+.1%}", f"{f.answered:.1%}", f"{100 * f.accuracy:.1f}", f"{100 * f.source:.1f}", did
-        )
-    Console().print(table)
+        shares = f"{f.growth:+.1%}", f"{f.answered:.1%}", percent(f.accuracy), percent(f.source)
+        rows.append([name, *shares, did])
+    return Table("", ["adapter", "memory", "answered", "accuracy, %", "trained model, %", "the guard"], rows)
 
 
 if __name__ == "__main__":
