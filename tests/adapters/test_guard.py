@@ -1,5 +1,6 @@
 """The guard: healthy adapters are left alone, sick ones are taken back, and a prediction comes whatever happens."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from itta.adapters.guard import Means, excess_cost
 from itta.adapters.source import Source
 from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
+from itta.errors import InputError
 from itta.hparams import default
 
 Trained = Callable[..., Algorithm]
@@ -265,8 +267,16 @@ def test_a_runaway_is_kept_near_the_source(trained: Trained, toy_batches: Batche
 
 def test_a_long_stream_leaves_a_bounded_log(trained: Trained, stream: list[Tensor]) -> None:
     model = trained("erm")
-    guard = guarded(model, Sick(model, nan, after=0), trial=0, memory=4)
-    for i in range(1500):
-        assert torch.isfinite(guard(stream[i % 40][:2])).all()
+    guard = guarded(model, Sick(model, nan, after=0))
+    broken = stream[0][:2].index_fill(0, torch.tensor([1]), float("nan"))
+    for _ in range(1500):
+        assert torch.isfinite(guard(broken)).all()
     assert len(guard.log) == 1000
-    assert sum(guard.counts.values()) == 1500
+    assert guard.counts["non-finite image"] == 1500
+    assert guard.counts["finite"] <= math.log2(1500)  # each trip makes the next one rarer
+
+
+@pytest.mark.parametrize("name", ["trial", "memory", "snapshot_every", "max_cost", "budget"])
+def test_settings_that_make_no_sense(name: str, trained: Trained) -> None:
+    with pytest.raises(InputError, match=rf"{name} must be at least"):
+        adapt(trained("erm", steps=0), "source", guard={name: -1})

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from itta.adapters.base import Adapter, check_batch, finite_images
+from itta.adapters.base import Adapter, check_at_least, check_batch, finite_images
 from itta.adapters.frozen import Frozen
 from itta.algorithms.base import Algorithm
 from itta.errors import InputError
@@ -43,7 +43,7 @@ class Hparams:
 
 
 class Intervention(NamedTuple):
-    image: int  # images seen before the batch
+    image: int  # images seen until then
     watch: str
     value: float
     limit: float
@@ -77,6 +77,8 @@ class Guard(Adapter):
 
     def __init__(self, trained: Algorithm, inner: Adapter, hp: Any) -> None:
         super().__init__(trained, hp)  # self.model: the trained model, which never moves
+        check_at_least(1, hp, "trial", "memory", "snapshot_every")
+        check_at_least(0, hp, "max_cost", "budget")
         self.inner = inner
         self.name, self.predicts = f"guarded {inner.name}", inner.predicts  # type: ignore[misc]
         self.needs = replace(inner.needs, batch=1)  # type: ignore[misc]
