@@ -3,11 +3,14 @@
 Small images, two at a time, in stretches: as trained; one class only; every image the same; now and then one that is
 NaN; and an order made to mislead, in which each stretch holds the images of which the trained model is surest that
 they show one class. Each adapter runs in a process of its own. Prints, for each, how much the process grew after the
-first batches, the accuracy of its answers beside the trained model's, and how often the guard stepped in.
+first batches, the accuracy of its answers beside the trained model's, and how often the guard stepped in. What is known
+already is kept in a file, so the same command goes on after an interruption.
 """
 
 import json
 import sys
+import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -16,20 +19,24 @@ import torch
 import tyro
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from torch import Tensor, nn
 
 from itta.adapters import ADAPTERS, Guard, adapt
+from itta.adapters.base import finite_images
 from itta.adapters.eata import fisher_information
 from itta.algorithms import ALGORITHMS, Algorithm, Task
 from itta.algorithms.base import Batch
 from itta.hparams import default
 from itta.nn.backbone import Backbone
 from itta.nn.style_bank import collect_styles
+from itta.records import append_lines, read_lines
+from itta.report.tables import Table, percent
 
-SIZE, CLASSES = 16, 3
+SIZE, CLASSES = 8, 3
+CLUTTER = 0.6  # share of another class, at the most, in an image of the stream
 STRETCH = 200  # batches
 WARM_UP = 1000  # batches before memory counts
+STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True)
@@ -39,27 +46,38 @@ class Options:
     adapters: tuple[str, ...] = tuple(ADAPTERS)  # to run
     guard: bool = True  # with the guard; without, the NaN images are left out
     slots: int = 2  # processes at a time
+    out: Path | None = None  # file of results, one line for each adapter; those in it are not run again
     json: bool = False  # print one JSON object {adapter: …} and nothing else
 
 
 @dataclass(frozen=True)
 class Found:
+    adapter: str
+    batches: int
+    batch: int
+    guard: bool
     growth: float  # of the process's memory after the first batches, as a share
     answered: float  # share of the answers that were finite
-    accuracy: float
+    accuracy: float  # over the images that are not NaN
     source: float  # the trained model's, on the same images
     interventions: dict[str, int]
+    seconds: float  # of processor time
+
+    def of(self, options: Options) -> bool:
+        """Whether this is what the options ask for."""
+        asked = (options.batches, options.batch, options.guard)
+        return self.adapter in options.adapters and (self.batches, self.batch, self.guard) == asked
 
 
 class Tiny(Backbone):
-    """Four convolutions with batch normalisation."""
+    """Three convolutions with batch normalisation."""
 
-    block_names = ("block1", "block2", "block3", "block4")
+    block_names = ("block1", "block2", "block3")
     dim = 16
 
     def __init__(self) -> None:
         super().__init__(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
-        for name, n_in, stride in zip(self.block_names, (3, 16, 16, 16), (2, 1, 2, 1)):
+        for name, n_in, stride in zip(self.block_names, (3, 16, 16), (2, 1, 2)):
             conv = nn.Conv2d(n_in, 16, 3, stride, padding=1, bias=False)
             setattr(self, name, nn.Sequential(conv, nn.BatchNorm2d(16), nn.ReLU()))
 
@@ -67,13 +85,16 @@ class Tiny(Backbone):
         return x
 
 
-def draw(n: int, tint: float, generator: torch.Generator) -> Batch:
-    """Stripes across, stripes down or a chequerboard, in a tint, noisy."""
+def draw(n: int, tint: float, generator: torch.Generator, clutter: float = 0.0) -> Batch:
+    """Stripes across, stripes down or a chequerboard, in a tint, noisy; more or less of another one shines through."""
     y = torch.randint(CLASSES, (n,), generator=generator)
     row, column = torch.meshgrid(torch.arange(SIZE), torch.arange(SIZE), indexing="ij")
     patterns = torch.stack([row // 2 % 2, column // 2 % 2, (row // 2 + column // 2) % 2]).float()
     colour = torch.tensor([1.0, 0.6, tint])[None, :, None, None]
-    return (0.6 * patterns[y][:, None] * colour + 0.4 * torch.rand(n, 3, SIZE, SIZE, generator=generator)), y
+    other = patterns[(y + torch.randint(1, CLASSES, (n,), generator=generator)) % CLASSES]
+    share = clutter * torch.rand(n, 1, 1, generator=generator)
+    shape = (1 - share) * patterns[y] + share * other  # [B, S, S]
+    return 0.6 * shape[:, None] * colour + 0.4 * torch.rand(n, 3, SIZE, SIZE, generator=generator), y
 
 
 def train(name: str) -> Algorithm:
@@ -94,7 +115,7 @@ def stretch_of(model: Algorithm, number: int, images: int) -> Batch:
     """The images of one stretch, in the order in which they come; the kinds take turns."""
     generator = torch.Generator().manual_seed(1000 + number)
     kind = number % 4
-    x, y = draw(images if kind == 0 else 3 * images, 0.6, generator)
+    x, y = draw(images if kind == 0 else 3 * images, 0.6, generator, CLUTTER)
     if kind == 1:
         chosen = (y == number // 4 % CLASSES).nonzero()[:, 0][:images]
     elif kind == 2:
@@ -109,53 +130,68 @@ def stretch_of(model: Algorithm, number: int, images: int) -> Batch:
 
 
 def memory() -> int:
-    """Bytes of the process in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    """Kilobytes that are the process's own, swapped out or not: pages of libraries come and go as the system likes."""
+    lines = [line.split() for line in STATUS.read_text().splitlines()]
+    return sum(int(words[1]) for words in lines if words[0] in ("RssAnon:", "VmSwap:"))
 
 
 def run(name: str, options: Options) -> Found:
     torch.set_num_threads(1)
+    began = time.process_time()
     model = train(name)
     adapter = adapt(model, name, guard=options.guard)
     warm_up = min(WARM_UP, options.batches // 2)
-    seen = finite = right = source_right = start = 0
+    seen = counted = finite = right = source_right = start = 0
     for number in range(0, options.batches, STRETCH):
         left = min(STRETCH, options.batches - number)
         x, y = stretch_of(model, number // STRETCH, left * options.batch)
-        with torch.no_grad():
-            source_right += int((model.predict(x).argmax(1) == y).sum())
         if options.guard:
             x[:: 50 * options.batch] = float("nan")
+        sound = finite_images(x)
+        with torch.no_grad():
+            source_right += int((model.predict(x[sound]).argmax(1) == y[sound]).sum())
         for i, (images, labels) in enumerate(zip(x.split(options.batch), y.split(options.batch))):
             if number + i == warm_up:
                 start = memory()
             logits = adapter(images)
-            seen += len(labels)
+            here = finite_images(images)
+            seen, counted = seen + len(labels), counted + int(here.sum())
             finite += int(logits.isfinite().all(1).sum())
-            right += int((logits.argmax(1) == labels).sum())
+            right += int((logits.argmax(1) == labels)[here].sum())
     counts = dict(adapter.counts) if isinstance(adapter, Guard) else {}
-    return Found(memory() / start - 1, finite / seen, right / seen, source_right / seen, counts)
+    grown, shares = memory() / start - 1, (finite / seen, right / counted, source_right / counted)
+    found = Found(
+        name, options.batches, options.batch, options.guard, grown, *shares, counts, time.process_time() - began
+    )
+    if options.out is not None:
+        append_lines(options.out, [asdict(found)])
+    return found
 
 
 def main(options: Options) -> None:
-    found: dict[str, Found] = {}
+    earlier = read_lines(options.out) if options.out is not None and options.out.is_file() else []
+    known = {f.adapter: f for f in (Found(**values) for values in earlier) if f.of(options)}
     with get_context("spawn").Pool(options.slots, maxtasksperchild=1) as pool:
-        waiting = {name: pool.apply_async(run, (name, options)) for name in options.adapters}
+        waiting = {n: pool.apply_async(run, (n, options)) for n in options.adapters if n not in known}
         for name in track(waiting, "stream", console=Console(stderr=True), disable=options.json):
-            found[name] = waiting[name].get()
+            known[name] = waiting[name].get()
+    found = {name: known[name] for name in options.adapters}
     if options.json:
         print(json.dumps({name: asdict(f) for name, f in found.items()}))
         return
-    table = Table("", "memory", "answered", "accuracy %", "trained model %", "guard")
+    print(table_of(found).to_markdown())
+
+
+def table_of(found: Mapping[str, Found]) -> Table:
+    rows = []
     for name, f in found.items():
         did = ", ".join(f"{watch}: {n}" for watch, n in f.interventions.items())
-        table.add_row(
-            name, f"{f.growth:+.1%}", f"{f.answered:.1%}", f"{100 * f.accuracy:.1f}", f"{100 * f.source:.1f}", did
-        )
-    Console().print(table)
+        shares = f"{f.growth:+.1%}", f"{f.answered:.1%}", percent(f.accuracy), percent(f.source)
+        rows.append([name, *shares, did])
+    return Table("", ["adapter", "memory", "answered", "accuracy, %", "trained model, %", "the guard"], rows)
 
 
 if __name__ == "__main__":
-    if not Path("/proc/self/statm").is_file():
+    if not STATUS.is_file():
         sys.exit("error: this benchmark reads a process's memory from /proc, which this system has not.")
     main(tyro.cli(Options, prog="python -m benchmarks.long_stream", description=__doc__))

@@ -104,14 +104,25 @@ def test_gains_are_means_over_seeds(grid: ModuleType) -> None:
     assert table.rows == [["t3a", "+5.0", "+5.0"]]
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="memory is read from /proc")
-def test_the_long_stream_is_answered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="memory is read from /proc")
+def test_the_long_stream_is_answered_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
     long_stream = importlib.import_module("benchmarks.long_stream")
-    long_stream.main(long_stream.Options(batches=60, adapters=("itta+", "tent"), slots=1, json=True))
+    out = tmp_path / "stream.jsonl"
+    options = long_stream.Options(batches=60, adapters=("tent",), slots=1, out=out, json=True)
+    long_stream.main(options)
+    first = json.loads(capsys.readouterr().out)
+    long_stream.main(replace(options, adapters=("itta+", "tent")))
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"itta+", "tent"}
+    assert list(found) == ["itta+", "tent"]
+    assert found["tent"] == first["tent"]  # its processor time too: it has not run again
+    assert len(out.read_text().splitlines()) == 2
     for of_adapter in found.values():
         assert of_adapter["answered"] == 1.0
         assert of_adapter["interventions"]["non-finite image"] > 0
-        assert 0 <= of_adapter["accuracy"] <= 1
+        assert of_adapter["accuracy"] > of_adapter["source"] - 0.1
+    long_stream.main(replace(options, json=False))
+    assert "| tent" in capsys.readouterr().out
+    assert not long_stream.Found(**first["tent"]).of(replace(options, batches=61))

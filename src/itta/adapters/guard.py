@@ -2,8 +2,8 @@
 
 Our own, after what online adapters are known to die of: features that shrink or grow without end; predictions that all
 become sure, or all the same; drift away from the trained model; a loss that rises; numbers that are not finite.
-Everything is compared with the trained model's own answers to the same images, so no limit depends on the data. The
-price is one plain pass more for every batch.
+Everything is compared with the trained model's own answers to the same images, so no limit depends on the data. That
+takes one plain pass more for every batch.
 """
 
 import math
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from itta.adapters.base import Adapter, check_batch, finite_images
+from itta.adapters.base import Adapter, check_at_least, check_batch, finite_images
 from itta.adapters.frozen import Frozen
 from itta.algorithms.base import Algorithm
 from itta.errors import InputError
@@ -29,18 +29,21 @@ LOG = 1000  # interventions kept in full; the counts go on
 
 @dataclass(frozen=True)
 class Hparams:
+    max_cost: float = hp(0.15, "what the answers may cost, as a share of what the trained model doubts")
+    budget: float = hp(4.0, "right answers that may be lost beyond that before the guard steps in")
+    trial: int = hp(
+        64, "images during which the trained model answers after a trip; twice as many after each further one"
+    )
     memory: int = hp(64, "images over which running means are taken")
     snapshot_every: int = hp(64, "images between two snapshots of a healthy adapter")
-    pause: int = hp(256, "images predicted by the trained model after a reset; twice as many after each further one")
     max_norm_ratio: float = hp(2.0, "how many times longer or shorter features may be than the trained model's")
     min_entropy_ratio: float = hp(0.1, "how small the predictions' entropy may be, as a share of the trained model's")
     min_balance: float = hp(0.6, "how few classes may be predicted, as a share of the trained model's")
-    max_disagreement: float = hp(0.4, "share of predictions that may differ from the trained model's")
     max_loss_ratio: float = hp(5.0, "how far the loss may rise above its long-run mean")
 
 
 class Intervention(NamedTuple):
-    image: int  # images seen before the batch
+    image: int  # images seen until then
     watch: str
     value: float
     limit: float
@@ -56,9 +59,16 @@ class Trip(NamedTuple):
 class Guard(Adapter):
     """Predicts with the adapter inside as long as it is well, and with the trained model when it is not.
 
-    When a watch trips, the adapter goes back to its last healthy snapshot; when one trips again before the next
-    snapshot, to the start, and rests for a while. A prediction is never refused: a batch that the adapter cannot take
-    is predicted by the trained model, and an image that is not finite gets equal logits.
+    With q the trained model's probabilities, i its class and j the adapter's, an image costs q_i − q_j right answers,
+    and could win the doubt 1 − q_i. The debt D ← max(0, D + Σ (q_i − q_j) − max_cost·(1 − q_i)) over the images of each
+    batch (Page's CUSUM) must stay within ``budget``: by the trained model's reckoning so many answers, and no more, are
+    lost before the guard steps in, whatever the size of the batches.
+
+    When a watch trips, the adapter goes back to its last healthy snapshot and on trial: it learns and is watched, and
+    the trained model answers. When one trips during the trial, it goes back to the start, and rests before the next.
+    Each trip makes trials and rests twice as long, so that what is lost grows with the logarithm of the stream only. A
+    prediction is never refused: a batch that the adapter cannot take is predicted by the trained model, and an image
+    that is not finite gets equal logits.
     """
 
     name = "guard"
@@ -67,6 +77,8 @@ class Guard(Adapter):
 
     def __init__(self, trained: Algorithm, inner: Adapter, hp: Any) -> None:
         super().__init__(trained, hp)  # self.model: the trained model, which never moves
+        check_at_least(1, hp, "trial", "memory", "snapshot_every")
+        check_at_least(0, hp, "max_cost", "budget")
         self.inner = inner
         self.name, self.predicts = f"guarded {inner.name}", inner.predicts  # type: ignore[misc]
         self.needs = replace(inner.needs, batch=1)  # type: ignore[misc]
@@ -79,10 +91,11 @@ class Guard(Adapter):
     def begin(self) -> None:
         """The guard's own state, as before the first image."""
         self.images = self.before = 0  # seen, and seen before the batch at hand
-        self.snapshot_at = self.resume_at = self.resets = 0
-        self.tripped = False  # since the last snapshot
+        self.trips = self.snapshot_at = 0
+        self.resume_at = self.trusted_at = 0  # images after which the adapter learns again, and its answers count
         self.snapshot = self.inner.state_dict()
-        self.means = Means(self.hp.memory)
+        self.means, self.debt = Means(self.hp.memory), 0.0
+        self.scale = 0.0  # brings the adapter's logits to the trained model's spread, as it was on the first batch
         self.counts: dict[str, int] = {}
         self.log: deque[Intervention] = deque(maxlen=LOG)
 
@@ -93,15 +106,15 @@ class Guard(Adapter):
         x = x.clone() if x.is_inference() else x
         finite = finite_images(x)
         if finite.all():
-            return self.predict(x)
+            return only_finite(self.predict(x))
         self.note(Trip("non-finite image", float((~finite).sum()), 0.0), "left out")
         logits = x.new_zeros(len(x), self.model.task.n_classes)
         if finite.any():
-            logits[finite] = self.predict(x[finite])
+            logits[finite] = only_finite(self.predict(x[finite]))
         return logits
 
     def predict(self, x: Tensor) -> Tensor:
-        if self.images <= self.resume_at:
+        if self.resting:
             return self.trained_answer(x)[0]
         with noting_norms(self.inner.model.head) as norms:
             try:
@@ -117,9 +130,17 @@ class Guard(Adapter):
         trip = self.watch(logits, reference, float(norms[-1].mean()) if norms else source_norm, source_norm)
         if trip is None:
             self.keep_snapshot()
-            return logits
+            return reference if self.on_trial else logits
         self.note(trip, self.take_back())
         return reference
+
+    @property
+    def resting(self) -> bool:
+        return self.images <= self.resume_at
+
+    @property
+    def on_trial(self) -> bool:
+        return self.images <= self.trusted_at
 
     @torch.no_grad()
     def trained_answer(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,9 +151,13 @@ class Guard(Adapter):
     def watch(self, logits: Tensor, reference: Tensor, norm: float, source_norm: float) -> Trip | None:
         """The first watch that trips."""
         loss, hp, means = self.inner.last_loss, self.hp, self.means
-        if not (torch.isfinite(logits).all() and math.isfinite(loss)):
+        if not (torch.isfinite(logits).all() and torch.isfinite(reference).all() and math.isfinite(loss)):
             return Trip("finite", float("nan"), 0.0)
-        means.add(logits, reference, loss, norm / source_norm if source_norm > 0 else 1.0)
+        self.debt = max(0.0, self.debt + excess_cost(logits, reference, hp.max_cost))
+        if self.debt > hp.budget:
+            return Trip("cost", self.debt, hp.budget)
+        self.scale = self.scale or float(spread(reference) / spread(logits))
+        means.add(logits * self.scale, reference, loss, norm / source_norm if source_norm > 0 else 1.0)
         if not 1 / hp.max_norm_ratio <= means["norm"] <= hp.max_norm_ratio:
             return Trip("feature norm", means["norm"], hp.max_norm_ratio)
         if not means.full:
@@ -142,28 +167,28 @@ class Guard(Adapter):
             return Trip("entropy", sureness, hp.min_entropy_ratio)
         if means.balance < hp.min_balance:
             return Trip("class balance", means.balance, hp.min_balance)
-        if means["disagreement"] > hp.max_disagreement:
-            return Trip("disagreement", means["disagreement"], hp.max_disagreement)
         if means["loss"] > hp.max_loss_ratio * means.long_loss > 0:
             return Trip("loss", means["loss"] / means.long_loss, hp.max_loss_ratio)
         return None
 
     def take_back(self) -> str:
         """Undo what the adapter learned since it was last well, or all of it; return what was done."""
-        self.means = Means(self.hp.memory)
-        if not self.tripped:
-            self.tripped = True
-            self.inner.load_state_dict(self.snapshot)
-            return "rolled back"
-        self.inner.reset()
-        self.snapshot, self.snapshot_at, self.tripped = self.inner.state_dict(), self.images, False
-        self.resume_at = self.images + self.hp.pause * 2**self.resets
-        self.resets += 1
-        return "reset"
+        self.means, self.debt = Means(self.hp.memory), 0.0
+        length = self.hp.trial * 2**self.trips
+        self.trips += 1
+        if self.on_trial:
+            self.inner.reset()
+            self.snapshot, self.snapshot_at = self.inner.state_dict(), self.images
+            self.resume_at = self.images + length
+            self.trusted_at = self.resume_at + length
+            return "reset"
+        self.inner.load_state_dict(self.snapshot)
+        self.trusted_at = self.images + length
+        return "rolled back"
 
     def keep_snapshot(self) -> None:
-        if self.means.full and self.images - self.snapshot_at >= self.hp.snapshot_every:
-            self.snapshot, self.snapshot_at, self.tripped = self.inner.state_dict(), self.images, False
+        if self.means.full and self.debt == 0 and self.images - self.snapshot_at >= self.hp.snapshot_every:
+            self.snapshot, self.snapshot_at = self.inner.state_dict(), self.images
 
     def note(self, trip: Trip, action: str) -> None:
         self.counts[trip.watch] = self.counts.get(trip.watch, 0) + 1
@@ -176,79 +201,96 @@ class Guard(Adapter):
         return self.inner.adapt_block(block, z)
 
     def frozen(self) -> nn.Module:
-        """The adapter inside, or the trained model while that one rests."""
-        return Frozen(self.name, self.model) if self.images < self.resume_at else self.inner.frozen()
+        """The adapter inside, or the trained model while that one's answers do not count."""
+        return Frozen(self.name, self.model) if self.images < self.trusted_at else self.inner.frozen()
 
     def describe(self) -> dict[str, Any]:
         return {**self.inner.describe(), "guard": asdict(self.hp), "interventions": dict(self.counts)}
 
     def state_dict(self) -> dict[str, Tensor]:
         """The adapter's state, its snapshot, and the guard's own; counts and log stay behind."""
-        numbers = [self.images, self.snapshot_at, self.resume_at, self.resets, int(self.tripped)]
+        numbers = [self.images, self.trips, self.snapshot_at, self.resume_at, self.trusted_at]
         return {
             **with_prefix("inner.", self.inner.state_dict()),
             **with_prefix("snapshot.", {k: v.clone() for k, v in self.snapshot.items()}),
             **with_prefix("means.", self.means.tensors()),
             "numbers": torch.tensor(numbers),
+            "debt, scale": torch.tensor([self.debt, self.scale], dtype=torch.double),
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.inner.load_state_dict(without_prefix("inner.", state))
         self.snapshot = {k: v.clone() for k, v in without_prefix("snapshot.", state).items()}
         self.means = Means(self.hp.memory, without_prefix("means.", state))
-        self.images, self.snapshot_at, self.resume_at, self.resets, tripped = state["numbers"].tolist()
-        self.tripped = bool(tripped)
+        self.images, self.trips, self.snapshot_at, self.resume_at, self.trusted_at = state["numbers"].tolist()
+        self.debt, self.scale = state["debt, scale"].tolist()
 
 
 class Means:
     """Running means over the last images, right from the first one on, of what the guard watches."""
 
+    names = ("norm", "loss", "entropy", "source entropy", "weight")  # and each class's share, and the trained model's
+
     def __init__(self, memory: int, tensors: Mapping[str, Tensor] | None = None) -> None:
         self.memory = memory
-        self.sums = {k: v.clone() for k, v in (tensors or {}).items()}
+        self.sums, self.long = (tensors[k].clone() if tensors else torch.zeros(0) for k in ("sums", "long"))
 
     def add(self, logits: Tensor, reference: Tensor, loss: float, norm: float) -> None:
-        p, q = logits.detach().double().softmax(1), reference.double().softmax(1)
-        share = 1 - (1 - 1 / self.memory) ** len(p)
-        seen: dict[str, Tensor | float] = {
-            "norm": norm,
-            "loss": loss,
-            "entropy": entropy(logits.detach()).mean(),
-            "source entropy": entropy(reference).mean(),
-            "disagreement": (p.argmax(1) != q.argmax(1)).double().mean(),
-            "classes": p.mean(0),
-            "source classes": q.mean(0),
-            "weight": 1.0,
-        }
-        for name, value in seen.items():
-            self.fade(name, value, share)
-        for name, value in {"long loss": loss, "long weight": 1.0}.items():
-            self.fade(name, value, share / 10)
-
-    def fade(self, name: str, value: Tensor | float, share: float) -> None:
-        now = torch.as_tensor(value, dtype=torch.double, device="cpu")
-        self.sums[name] = (1 - share) * self.sums.get(name, torch.zeros_like(now)) + share * now
+        own, source = (of.detach().double().cpu() for of in (logits, reference))
+        first = torch.tensor([norm, loss, entropy(own).mean(), entropy(source).mean(), 1.0], dtype=torch.double)
+        now = torch.cat([first, own.softmax(1).mean(0), source.softmax(1).mean(0)])
+        share = 1 - (1 - 1 / self.memory) ** len(own)
+        if not len(self.sums):
+            self.sums, self.long = torch.zeros_like(now), torch.zeros_like(now)
+        self.sums = self.sums.lerp(now, share)
+        self.long = self.long.lerp(now, share / 10)
 
     def __getitem__(self, name: str) -> float:
-        return float(self.sums[name] / self.sums["weight"])
+        return self.of(self.sums, name)
+
+    def of(self, sums: Tensor, name: str) -> float:
+        return float(sums[self.names.index(name)] / sums[self.names.index("weight")])
 
     @property
     def full(self) -> bool:
         """Whether enough images were seen for a mean to say something."""
-        return float(self.sums.get("weight", 0.0)) > 0.5
+        return len(self.sums) > 0 and float(self.sums[self.names.index("weight")]) > 0.5
 
     @property
     def balance(self) -> float:
         """Classes predicted, as a share of those that the trained model predicts."""
-        own, source = (self.sums[k] / self.sums["weight"] for k in ("classes", "source classes"))
+        own, source = (p / p.sum() for p in self.sums[len(self.names) :].chunk(2))
         return effective_classes(own) / effective_classes(source)
 
     @property
     def long_loss(self) -> float:
-        return float(self.sums["long loss"] / self.sums["long weight"])
+        return self.of(self.long, "loss")
 
     def tensors(self) -> dict[str, Tensor]:
-        return {k: v.clone() for k, v in self.sums.items()}
+        return {"sums": self.sums.clone(), "long": self.long.clone()}
+
+
+def excess_cost(logits: Tensor, reference: Tensor, share: float) -> float:
+    """Right answers that the trained model expects to lose by these, beyond a share of those it doubts itself.
+
+    >>> sure = torch.tensor([[0.9, 0.1]]).log()
+    >>> round(excess_cost(sure.flip(1), sure, share=0.5), 6)  # loses 0.8 for a doubt of 0.1
+    0.75
+    """
+    q = reference.double().softmax(1)
+    own, other = q.amax(1), q.gather(1, logits.argmax(1, keepdim=True))[:, 0]
+    return float((own - other - share * (1 - own)).sum())
+
+
+def spread(logits: Tensor) -> Tensor:
+    """How far the logits of an image lie apart, on average; some methods' do not mean to be log-probabilities."""
+    return logits.detach().double().std(1).mean().clamp(min=1e-6)
+
+
+def only_finite(logits: Tensor) -> Tensor:
+    """Equal logits where a network overflowed."""
+    finite = torch.isfinite(logits).all(1, keepdim=True)
+    return logits if finite.all() else torch.where(finite, logits, 0.0)
 
 
 @contextmanager
