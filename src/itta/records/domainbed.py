@@ -58,6 +58,9 @@ def read_sweep(folder: Path, told: Counter[str]) -> Iterator[Record]:
     runs = sorted(p.parent for p in (*folder.glob("results.jsonl"), *folder.glob("*/results.jsonl")))
     if not runs:
         raise InputError(f"{folder} holds no runs of DomainBed: expected {folder}/RUN/results.jsonl.")
+    logs = {p.parent for name in ("out.txt", "err.txt") for p in folder.glob(f"*/{name}")}
+    if logs - {*runs}:
+        told["runs without results: they failed before their first checkpoint"] += len(logs - {*runs})
     for run in runs:
         if not (run / "done").exists():
             told["runs without a file done: unfinished, or failed"] += 1
