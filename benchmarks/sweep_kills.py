@@ -1,10 +1,10 @@
 """Does a sweep survive SIGKILL? Workers and the launcher itself, at random moments, and the same command again.
 
-One sweep of the emoji styles is left in peace. The same sweep is then run again elsewhere, and each time a random moment
-has passed, one of its processes is killed: one of the workers, or the launcher. A launcher that was killed, or that
-gave up a trial whose worker was killed too often, is started again by the same command. After the last kill it is left
-alone until it is done. Then every trial must be there with the records of the sweep in peace, byte for byte, and so
-must the tables: nothing lost, nothing twice, no number moved. Ends with status 1 if that is not so.
+One sweep of the emoji styles is left in peace. The same sweep is then run again elsewhere, and each time a random
+moment has passed, one of its processes is killed: one of the workers, or the launcher. A launcher that was killed, or
+that gave up a trial whose worker was killed too often, is started again by the same command. After the last kill it is
+left alone until it is done. Then every trial must be there with the records of the sweep in peace, byte for byte, and
+so must the tables: nothing lost, nothing twice, no number moved. Ends with status 1 if that is not so.
 
 Only processes that this script started are killed, by their id. Needs Linux, for the list of a process's children.
 """
@@ -91,12 +91,14 @@ def words_of(pid: int) -> bytes:
 def disturb(options: Options, out: Path, log: Path, span: float, found: Found) -> None:
     """Run the sweep, killing something every now and then; ``span`` is how long it takes in peace."""
     rng = random.Random(options.seed)
+    victims = ["worker", "launcher"] * options.kills
+    rng.shuffle(victims := victims[: options.kills])
     words = command(options, out)
     process = start(words, log)
     found.starts = 1
     while len(found.kills) < options.kills:
         wait = rng.uniform(0.1, 1.2) * span / (options.kills + 1)
-        who = rng.choice(("worker", "launcher"))
+        who = victims[len(found.kills)]
         pick = rng.random()
         deadline = time.monotonic() + wait
         while time.monotonic() < deadline and process.poll() is None:
@@ -194,9 +196,8 @@ def main() -> None:
     else:
         kinds = ", ".join(f"{found.kills.count(kind)} of a {kind}" for kind in ("worker", "launcher"))
         print(f"{found.trials} trials, {len(found.kills)} kills ({kinds}), {found.starts} starts of the launcher")
-        print(
-            f"{found.resumed} trials were taken up again; {found.seconds[0]:.0f} s in peace, {found.seconds[1]:.0f} s"
-        )
+        peace, other = found.seconds
+        print(f"{found.resumed} times a trial was taken up again; {peace:.0f} s in peace, {other:.0f} s with kills")
         print("\n".join(found.wrong) or "records, models and tables are the same, byte for byte")
     sys.exit(not found.passed)
 

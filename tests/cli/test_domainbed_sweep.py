@@ -15,7 +15,7 @@ import pytest
 
 NAMES = ("+90%", "+80%", "-90%")  # environments 0, 1, 2
 
-# algorithm, test environments, hparams seed, trial seed: then for each checkpoint its step, and accuracies in percent as
+# algorithm, test environments, hparams seed, trial seed: then for each checkpoint its step, and accuracies in percent,
 # in/out of environments 0, 1 and 2. What no rule looks at is 99, so that a rule which does is found out.
 SWEEP = """
 ERM 0 h0 t0:   100 50/52 99/80 99/60   200 60/40 99/70 99/60
@@ -54,10 +54,10 @@ IRM 2 h0 t0:   200 99/50 99/50 33/10
 #              70 80 10: mean 160/3; squares of 50/3, 80/3, −130/3 make 8600/3; √(8600 / 27)
 #   target 1   80 and 60: mean 70, error 10 / √2
 # leave-one-domain-out: at each step the mean of the pairs' in on the other environment left out.
-#   target 0   t0: h0 at 100 (40 + 50) / 2 = 45, at 200 (60 + 40) / 2 = 50; h1 at 100 (10 + 95) / 2 = 52.5, at 200 a pair
-#              is missing → h1 at 100 → 30.  t1: h0 20, 25; h1 24 → h0 at 200 → 44.  t2: a pair is missing → nothing.
+#   target 0   t0: h0 at 100 (40 + 50) / 2 = 45, at 200 (60 + 40) / 2 = 50; h1 at 100 (10 + 95) / 2 = 52.5, a pair
+#              at 200 is missing → h1 at 100 → 30.  t1: h0 20, 25; h1 24 → h0 at 200 → 44.  t2: a pair is missing.
 #              30 44: mean 37, error 7 / √2
-#   target 1   t0: at 100 (70 + 20) / 2 = 45, at 200 (30 + 50) / 2 = 40 → at 100 → 90.  t1: a pair is missing → nothing.
+#   target 1   t0: at 100 (70 + 20) / 2 = 45, at 200 (30 + 50) / 2 = 40 → at 100 → 90.  t1: a pair is missing.
 # IRM has one trial of everything, and no pairs. An average needs every target.
 EXPECTED = {
     "training-domain": {
