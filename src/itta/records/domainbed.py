@@ -12,6 +12,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -42,6 +43,7 @@ ACCURACY = re.compile(r"env(\d+)_(\w+)_acc")
 OURS = "itta"
 
 
+@cache  # a report asks for every record
 def dataset_name(dataset: str) -> str:
     """The name of a data set that may be given as a folder.
 
