@@ -69,7 +69,14 @@ class Local:
 def work(job: Job, sender: connection.Connection) -> None:
     """What a worker process does."""
     threading.Thread(target=leave_with_launcher, daemon=True).start()
-    sender.send(attempt(job, sender.send))
+
+    def tell(what: int | Ending) -> None:
+        try:
+            sender.send(what)
+        except BrokenPipeError:
+            leave()
+
+    tell(attempt(job, tell))
 
 
 def leave_with_launcher() -> None:
@@ -77,4 +84,8 @@ def leave_with_launcher() -> None:
     launcher = multiprocessing.parent_process()
     assert launcher is not None
     connection.wait([launcher.sentinel])
-    os._exit(1)  # at once, as if killed with it: the trial is resumed from its checkpoint
+    leave()
+
+
+def leave() -> None:
+    os._exit(1)  # at once, as if killed with the launcher: the trial is resumed from its checkpoint
