@@ -10,9 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
+from itta import records
 from itta.algorithms import ALGORITHMS
 from itta.functional.augment import draw_augmentation
 from itta.functional.augment_bytes import augment_bytes
+from itta.records import Record
+from itta.trial import Trial
 
 ROOT = Path(__file__).parents[1]
 TINY = ("--backbone", "small_cnn", "--image-size", "16", "--batch", "4", "--rounds", "1", "--threads", "1")
@@ -171,3 +174,54 @@ def test_memory_counts_what_is_alive_at_once(load):
 
     assert peak_memory(one_after_the_other) == pytest.approx(2**20, rel=0.01)
     assert peak_memory(together) == pytest.approx(3 * 2**20, rel=0.01)
+
+
+@pytest.mark.slow
+def test_a_sweep_survives_kills(load, tmp_path):
+    kills = load("sweep_kills")
+    found = kills.measure(kills.Options(trials=4, kills=3), tmp_path)
+    assert found.wrong == []
+    assert sorted(found.kills) == ["launcher", "worker", "worker"]
+    assert found.starts >= 2
+    assert found.resumed >= 1
+
+
+def test_kills_are_noticed_if_they_did_harm(load, tmp_path):
+    kills = load("sweep_kills")
+    for out, accuracy in (("peace", 0.5), ("killed", 0.6)):
+        folder = tmp_path / out / "key"
+        folder.mkdir(parents=True)
+        (folder / "state.json").write_text(json.dumps({"word": "done", "reason": "", "attempts": 2}))
+        trial = Trial("toy", "erm", ("a",), ("t",), steps=1)
+        measured = {"a": {"out": 1.0}, "t": {"in": accuracy, "out": accuracy}}
+        records.append(folder / "records.jsonl", Record(trial, 1, "source", measured))
+        for name in ("steps.jsonl", "model.safetensors"):
+            (folder / name).write_bytes(b"the same")
+    found = kills.Found(trials=1)
+    kills.compare(tmp_path / "peace", tmp_path / "killed", found)
+    assert found.resumed == 1
+    assert found.wrong == ["key/records.jsonl differs", *(f"itta report {' '.join(f)} differs" for f in kills.TABLES)]
+
+
+def test_the_launchers_time_is_what_its_workers_leave(load):
+    watched = load("sweep_speed").Watched(wall=20.0, spans=[(9.0, 15.0), (2.0, 8.5), (15.25, 19.0)], cpu=1.0)
+    assert watched.edges == pytest.approx(2 + 1)
+    assert watched.between == pytest.approx((0.5 + 0.25) / 2)
+
+
+@pytest.mark.slow
+def test_the_speed_of_a_sweep(load, tmp_path):
+    speed = load("sweep_speed")
+    found = speed.measure(speed.Options(trials=2, steps=1, backbone="small_cnn", image_size=16), tmp_path)
+    assert found.gain == pytest.approx(found.two / found.one)
+    assert 0 < found.each < found.alone < found.trial + found.alone < 3600 * 2 / found.one
+
+
+def test_a_report_over_many_records(load, tmp_path):
+    scale = load("report_scale")
+    found = scale.measure(scale.Options(records=250, json=True), tmp_path)
+    assert {name.split(",")[0] for name in found} == set(scale.SELECTIONS)
+    assert all(c.cpu > 0 and 20 < c.mib < 1024 for c in found.values())
+    made = [r for p in (tmp_path / "records").glob("*/records.jsonl") for r in records.read(p)]
+    assert len(made) == 250
+    assert {r.adapter for r in made} == {"source", *scale.ADAPTERS}

@@ -291,6 +291,15 @@ def test_training_prints_a_table_and_the_next_command(drawn, tmp_path, capsys):
     assert main(next_command.split()[1:] + ["--set", "objective=plain"]) == 0
 
 
+@pytest.mark.parametrize(("flags", "lr"), [((), 5e-5), (("--regime", "small"), 1e-3), (("--regime", "auto"), 1e-3)])
+def test_whose_hyper_parameters(flags, lr, drawn, tmp_path, capsys):
+    """Images of 16 pixels are small ones."""
+    args = ["train", str(drawn), "--target", "night", "--out", str(tmp_path / "run"), *TINY, "--algorithm", "erm"]
+    capsys.readouterr()
+    assert main([*args, *flags, "--json", "--set", "batch_size=4"]) == 0
+    assert json.loads(capsys.readouterr().out)["hparams"]["lr"] == lr
+
+
 def test_list_shows_every_registered_name(capsys):
     assert main(["list"]) == 0
     printed = capsys.readouterr().out

@@ -222,6 +222,8 @@ def test_a_trained_model_and_a_table(model: Any, capsys: pytest.CaptureFixture[s
         (["--image-size", "0"], ["image_size", "at least 1, got 0"]),
         (["nowhere"], ["no model directory at nowhere"]),
         (["nowhere", "--classes", "3"], ["give MODEL, or --backbone"]),
+        (["--beside-paper", "--classes", "3"], ["--beside-paper", "7 classes"]),
+        (["nowhere", "--beside-paper"], ["--beside-paper", "7 classes"]),
     ],
 )
 def test_mistakes_are_told_in_one_line(flags: list[str], told: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,6 +232,25 @@ def test_mistakes_are_told_in_one_line(flags: list[str], told: list[str], capsys
     assert said.count("\n") == 1
     for word in told:
         assert word in said
+
+
+def test_beside_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--batch", "1", "--repeats", "1", "--adapter", "t3a", "--beside-paper"]
+    assert main(["profile", *flags]) == 0
+    printed = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if line.startswith("│")]
+    assert rows[0][:5] == ["source", "1", "predict", "1.82", "11.18"]
+    assert rows[-3:] == [
+        ["source, paper", "-", "predict", "1.82", "11.18", "4", "-", "-"],
+        ["itta, paper", "-", "predict", "1.83", "14.94", "5", "-", "-"],
+        ["itta, paper", "-", "both", "6.12", "14.95", "21", "-", "-"],
+    ]
+    assert "arXiv:2304.04494" in printed
+    assert main(["profile", *flags, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["paper"]
+    assert [(r["mode"], r["phase"], r["gflops"]) for r in found] == [
+        ("source", "predict", 1.82), ("itta", "predict", 1.83), ("itta", "both", 6.12),
+    ]  # fmt: skip
 
 
 def test_no_batch_is_a_mistake() -> None:

@@ -2,16 +2,20 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from itta import records
+from itta.bench.directory import alone
 from itta.bench.engines.local import Local
+from itta.bench.sweep import PATIENCE
 from itta.cli import main
 from itta.data.dataset import split
 from itta.data.folder import load_folder
@@ -194,6 +198,41 @@ def test_a_trial_that_fails_says_why(make_photos_without, tmp_path: Path, capsys
     assert main(["sweep", "status", str(tmp_path / "out"), "--json"]) == 0
     (reason,) = json.loads(capsys.readouterr().out)["reasons"]
     assert "'dawn' has 4 images" in reason["reason"]
+
+
+def test_a_trial_that_another_command_is_at_is_left_to_it(
+    swept: Path, photos: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    monkeypatch.setitem(PATIENCE, "local", 0.1)
+    out = tmp_path / "out"
+    shutil.copytree(swept, out)
+    trial = next(read_sweep(out).trials())
+    state = read_state(out / trial.key)
+    assert state
+    with alone(out / trial.key):
+        write_state(out / trial.key, replace(state, word="running", pid=os.getpid()))
+        assert main([*command(photos, out, *ERM), "--slots", "1"]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("itta: error: 1 of 1 trials are being done by another command; the others are done.")
+    assert f"itta sweep status {out} --watch" in printed.err
+    assert "failed   " not in printed.out
+    assert main([*command(photos, out, *ERM), "--slots", "1"]) == 0  # it is ours now
+
+
+def test_workers_end_with_their_launcher(photos: Path, slow: str, tmp_path: Path, monkeypatch) -> None:
+    """Nobody would hear them, and the same command would have to wait for them."""
+    monkeypatch.setenv("ITTA_TEST_SECONDS", "60")  # a step, after which it would see that nobody listens
+    flags = ("--algorithms", slow, "--hparams-seeds", "1", "--slots", "1")
+    process = subprocess.Popen([sys.executable, "-m", "itta", *command(photos, tmp_path / "out", *flags)])
+    deadline = time.monotonic() + 120
+    while not (found := list((tmp_path / "out").glob("*/state.json"))):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    with alone(found[0].parent, patience=20):  # the system lets go of a lock when its process is no more
+        assert not (found[0].parent / "records.jsonl").exists()
 
 
 def test_an_interrupted_sweep_leaves_trials_that_wait(photos: Path, slow: str, tmp_path: Path) -> None:

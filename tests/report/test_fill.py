@@ -259,3 +259,15 @@ def test_where_looks_into_settings(tmp_path: Path, made: Made) -> None:
     kept = gather([path], {"adapter.lr": "0.0001"}).records
     assert [(r.adapter, r.adapter_hparams) for r in kept] == [("source", {}), ("tent", {"lr": 1e-4})]
     assert len(gather([path], {"hparams.lr": "5e-05"}).records) == 3
+
+
+def test_of_three_domains_two_targets_are_a_pair_where_a_run_with_one_more_source_is_there() -> None:
+    """DomainBed's pairs leave a single source then, just as single-source runs do."""
+    single = [Trial("toy", "erm", (s,), tuple(d for d in "abc" if d != s)) for s in "abc"]
+    alone = [Trial("toy", "erm", tuple(d for d in "abc" if d != t), (t,)) for t in "abc"]
+
+    def columns(trials: list[Trial]) -> list[str]:
+        return [c.label for c in found([Record(t, 1, "source", {}) for t in trials]).columns]
+
+    assert columns(single) == ["a→b", "a→c", "b→a", "b→c", "c→a", "c→b", "Avg."]
+    assert columns([*single, *alone]) == ["a", "b", "c", "Avg."]

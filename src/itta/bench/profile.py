@@ -40,6 +40,7 @@ from itta.nn import Backbone, make_backbone
 from itta.nn.batch_norm import has_batch_norm
 from itta.nn.mixstyle import MixDraw
 from itta.nn.style_bank import collect_styles
+from itta.report.published import Resources
 from itta.report.tables import Table
 
 Report = Callable[[str, int, int], None]
@@ -183,8 +184,11 @@ COLUMNS: dict[str, Callable[[Cost, int], str]] = {  # of a batch of so many imag
 }
 
 
-def to_table(usages: Sequence[Usage]) -> Table:
-    """As the paper's table of resources, with adaptation alone as a third line; a batch size refused has dashes."""
+def to_table(usages: Sequence[Usage], paper: Sequence[Resources] = ()) -> Table:
+    """As the paper's table of resources, with adaptation alone as a third line; a batch size refused has dashes.
+
+    The paper's own figures come last.
+    """
     rows = []
     for u in usages:
         phases = {"predict": u.inference, "adapt": u.adaptation, "both": u.both}
@@ -194,6 +198,9 @@ def to_table(usages: Sequence[Usage]) -> Table:
                 rows.append([u.mode.name, str(u.batch), phase, *cells])
         if u.refused:
             rows.append([u.mode.name, str(u.batch), "refused", *["-" for _ in COLUMNS]])
+    for r in paper:
+        printed = [f"{r.gflops:.2f}", f"{r.million_parameters:.2f}", f"{1000 * r.seconds:.0f}"]
+        rows.append([f"{r.mode}, paper", "-", r.phase, *printed, *["-" for _ in range(len(COLUMNS) - len(printed))]])
     return Table("", ["", "batch", "", *COLUMNS], rows)
 
 

@@ -134,9 +134,17 @@ def sweep(
             report("training steps", sum(total.values()), steps * len(total))
 
         failed = run_sweep(asked, out, engine, options, threads, step)
-    tell(summarise(standings(asked, out), at_a_time), json)
-    if failed:
-        raise InputError(f"{len(failed)} of {len(total)} trials failed. Run again to resume; the others are done.")
+    found = standings(asked, out)
+    tell(summarise(found, at_a_time), json)
+    elsewhere = [s for s in found if s.trial.key in failed and s.word in ("running", "done")]
+    if len(failed) > len(elsewhere):
+        n = len(failed) - len(elsewhere)
+        raise InputError(f"{n} of {len(total)} trials failed. Run again to resume; the others are done.")
+    if elsewhere:
+        raise InputError(
+            f"{len(elsewhere)} of {len(total)} trials are being done by another command; the others are done. "
+            f"itta sweep status {out} --watch tells when they are."
+        )
     if not json:
         print(f"next     itta report {out}")
 

@@ -25,6 +25,7 @@ def train(
     settings: Settings = (),
     seed: int = 0,
     hparams_seed: int = 0,
+    regime: Literal["large", "small", "domainnet", "auto"] = "large",
     eval_every: int = 300,
     augment: bool = True,
     strict: bool = False,
@@ -54,6 +55,8 @@ def train(
         settings: Hyper-parameters of the method, name=value.
         seed: Seed of the split and the run.
         hparams_seed: 0 for the defaults, else draw them at random as DomainBed does.
+        regime: Whose hyper-parameters, defaults and ranges: DomainBed's of large images, of small ones, of DomainNet;
+            auto: as itta sweep chooses, domainnet for DomainNet, small up to 32 pixels, else large.
         eval_every: Record accuracies every so many steps.
         augment: Crop, flip and jitter the training images as DomainBed does.
         strict: With emoji: also hold out the emoji themselves, not only the style.
@@ -70,6 +73,7 @@ def train(
     from itta.bench.train import train as run
     from itta.data import load_dataset
     from itta.data.dataset import prepare
+    from itta.sweep import regime_of
     from itta.trial import Trial
 
     use_threads(threads)
@@ -103,6 +107,7 @@ def train(
         augment=augment,
         strict=strict,
         overrides=overrides,
+        regime=regime_of(data, image_size) if regime == "auto" else regime,
     )
     with progress_bars(json) as report:
         prepare(dataset, (*sources, *target), report)

@@ -12,6 +12,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -42,6 +43,7 @@ ACCURACY = re.compile(r"env(\d+)_(\w+)_acc")
 OURS = "itta"
 
 
+@cache  # a report asks for every record
 def dataset_name(dataset: str) -> str:
     """The name of a data set that may be given as a folder.
 
@@ -58,6 +60,9 @@ def read_sweep(folder: Path, told: Counter[str]) -> Iterator[Record]:
     runs = sorted(p.parent for p in (*folder.glob("results.jsonl"), *folder.glob("*/results.jsonl")))
     if not runs:
         raise InputError(f"{folder} holds no runs of DomainBed: expected {folder}/RUN/results.jsonl.")
+    logs = {p.parent for name in ("out.txt", "err.txt") for p in folder.glob(f"*/{name}")}
+    if logs - {*runs}:
+        told["runs without results: they failed before their first checkpoint"] += len(logs - {*runs})
     for run in runs:
         if not (run / "done").exists():
             told["runs without a file done: unfinished, or failed"] += 1

@@ -1,15 +1,15 @@
 """Fill a layout with what was measured, and say of every empty cell why it is empty."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from itta.records import Record
 from itta.records.domainbed import dataset_name
 from itta.report.gather import Gathered, shown
-from itta.report.layouts import Average, Column, Layout, Row, without_counts
+from itta.report.layouts import Average, Column, Layout, Row, plain, without_counts
 from itta.report.selection import SELECTIONS, Choice, Key, best_of_search, choose
 from itta.report.tables import mean_and_error
 from itta.trial import Trial
@@ -62,18 +62,25 @@ class Filled:
         return max((len(c.values) for row in self.cells.values() for c in row.values()), default=0)
 
 
+Place = tuple[str, str, frozenset[str]]  # method, data set, source domains
+
+
+def place_of(trial: Trial) -> Place:
+    return trial.algorithm, dataset_name(trial.dataset), frozenset(trial.train_domains)
+
+
 class Ledger:
-    """Records where they are found quickly: those of models by method and data set, all of them by trial."""
+    """Records where they are found quickly: by method, data set and sources, and by trial."""
 
     def __init__(self, gathered: Gathered, options: Options) -> None:
         self.gathered, self.options = gathered, options
-        self.models: dict[tuple[str, str], list[Record]] = defaultdict(list)
+        self.models: dict[Place, list[Record]] = defaultdict(list)
+        self.adapted: dict[Place, list[Record]] = defaultdict(list)
         self.of_trial: dict[str, list[Record]] = defaultdict(list)
-        self.adapted = [r for r in gathered.records if r.adapter != "source"]
+        self.searches: dict[tuple[str, Any, Column], dict[Key, Choice] | None] = {}
         for r in gathered.records:
             self.of_trial[r.trial.key].append(r)
-            if r.adapter == "source":
-                self.models[r.trial.algorithm, dataset_name(r.trial.dataset)].append(r)
+            (self.models if r.adapter == "source" else self.adapted)[place_of(r.trial)].append(r)
         if options.last_only:
             self.models = {k: last_of_each(records) for k, records in self.models.items()}
         self.split = options.split if options.split != "auto" else self.common_split()
@@ -86,12 +93,12 @@ class Ledger:
 
     def cell(self, row: Row, column: Column) -> Cell:
         """The values of a row in a column: choose by the models' records, then look up what the row asks for."""
-        models = [r for r in self.models.get((row.algorithm, column.dataset), ()) if row.takes_model(r)]
-        own = [r for r in models if column.takes(r.trial)]
-        if not own:
+        asked = (row.algorithm, plain(row.model), column)
+        if asked not in self.searches:  # rows that differ in the adapter share it
+            self.searches[asked] = self.search(row, column)
+        search = self.searches[asked]
+        if search is None:
             return Cell(reason=self.why_no_run(row, column))
-        pairs = [r for r in models if column.takes_pair(r.trial)]
-        search = choose(own, pairs, column.target, SELECTIONS[self.options.selection])
         if not search:
             return Cell(reason=self.why_no_choice())
         choices = best_of_search(search) if self.options.over == "seeds" else search
@@ -102,6 +109,20 @@ class Ledger:
             self.notes[f"{row.label}, {column.label}: {reason}"] += 1
         values = {key: r.accuracy[column.target][self.split] for key, r in records.items()}
         return Cell(values, "" if values else reasons[0].partition(":")[0], records, list(search.values()))
+
+    def search(self, row: Row, column: Column) -> dict[Key, Choice] | None:
+        """A checkpoint for every run of the search, as far as one can be chosen; nothing if there are no runs."""
+
+        def models(sources: frozenset[str]) -> Iterator[Record]:
+            found = self.models.get((row.algorithm, column.dataset, sources), ())
+            return (r for r in found if row.takes_model(r))
+
+        sources = frozenset(column.sources)
+        own = [r for r in models(sources) if column.takes(r.trial)]
+        if not own:
+            return None
+        pairs = [r for left_out in column.sources for r in models(sources - {left_out}) if column.takes_pair(r.trial)]
+        return choose(own, pairs, column.target, SELECTIONS[self.options.selection])
 
     def look_up(self, row: Row, column: Column, choice: Choice) -> Record | str:
         """What a row measured at a chosen checkpoint, or why it did not."""
@@ -129,7 +150,8 @@ class Ledger:
         if any(map(is_it, self.gathered.started)):
             self.notes[f"{row.label}, {column.label}: started, nothing recorded: failed, or still running"] += 1
             return "failed or running"
-        if any(is_it(r.trial) and row.takes_model(r) for r in self.adapted):
+        adapted = self.adapted.get((row.algorithm, column.dataset, frozenset(column.sources)), ())
+        if any(is_it(r.trial) and row.takes_model(r) for r in adapted):
             self.notes[f"{row.label}, {column.label}: the records of the training itself are missing"] += 1
             return "no validation"
         return "not run"

@@ -261,12 +261,16 @@ def found_columns(records: Sequence[Record]) -> tuple[Column, ...]:
     """The targets, each from its sources; runs that serve to select by leave-one-domain-out make no columns."""
     every: dict[str, set[str]] = {}
     places: dict[tuple[str, tuple[str, ...], str], bool] = {}  # whether a run was made for it
-    for r in records:
-        dataset, trial = dataset_name(r.trial.dataset), r.trial
-        every.setdefault(dataset, set()).update(trial.train_domains, trial.test_domains)
-        serves = len(trial.test_domains) == 2 and len(trial.train_domains) > 1
-        for target in trial.test_domains:
-            place = dataset, tuple(sorted(trial.train_domains)), target
+    trials = {r.trial.key: r.trial for r in records}.values()
+    runs = {(dataset_name(t.dataset), frozenset(t.train_domains), t.test_domains) for t in trials}
+    for trial in trials:
+        dataset, train, test = dataset_name(trial.dataset), trial.train_domains, trial.test_domains
+        every.setdefault(dataset, set()).update(train, test)
+        # of three domains, two left out may also mean: from a single source; not where a run with one more is there
+        with_one_more = ((dataset, frozenset({*train, *test} - {target}), (target,)) for target in test)
+        serves = len(test) == 2 and (len(train) > 1 or any(run in runs for run in with_one_more))
+        for target in test:
+            place = dataset, tuple(sorted(train)), target
             places[place] = places.get(place, False) or not serves
 
     def label(dataset: str, sources: tuple[str, ...], target: str) -> str:

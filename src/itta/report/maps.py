@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from itta.report.plots import COLOURS, clean, plt, save
+from itta.report.plots import COLOURS, clean, pyplot, save
 
 
 def plot_heats(
@@ -17,7 +17,9 @@ def plot_heats(
     Maps with values on both sides of zero are drawn red and blue.
     """
     n, m = len(pictures), 1 + len(heats)
-    figure, grid = plt.subplots(n, m, figsize=(1.35 * m + 0.9, 1.35 * n + 0.6), squeeze=False, layout="constrained")
+    figure, grid = pyplot().subplots(
+        n, m, figsize=(1.35 * m + 0.9, 1.35 * n + 0.6), squeeze=False, layout="constrained"
+    )
     grey = pictures.mean(-1)  # or its colours would be taken for those of the map
     signed = any((maps < 0).any() for maps in heats.values())
     for i, row in enumerate(grid):
@@ -45,7 +47,7 @@ def draw_heat(ax: Any, heat: np.ndarray, signed: bool) -> None:
 
 def plot_training(path: Path, steps: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> Path:
     """A panel for each quantity: every value faint, and the mean over a window."""
-    figure, axes = plt.subplots(len(values), 1, figsize=(6, 1.5 * len(values) + 0.4), squeeze=False, sharex=True)
+    figure, axes = pyplot().subplots(len(values), 1, figsize=(6, 1.5 * len(values) + 0.4), squeeze=False, sharex=True)
     for ax, (name, v) in zip(axes[:, 0], values.items()):
         x = steps[name]
         ax.plot(x, v, color=COLOURS["other"], lw=0.8, alpha=0.4, marker="o" if len(v) < 30 else "", ms=3)
@@ -67,7 +69,7 @@ def plot_fw(
     path: Path, h: np.ndarray, out: np.ndarray, start: np.ndarray, kinds: Mapping[str, int], title: str
 ) -> Path:
     """f_w(h) of each dimension over its range, [points, dims]; what that was at the start; and the kinds."""
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
+    figure, (left, middle, right) = pyplot().subplots(1, 3, figsize=(11, 3.2), layout="constrained")
     figure.suptitle(title, fontsize=9)
     faint = max(0.15, min(1.0, 30 / h.shape[1]))
     left.plot(h, out, color=COLOURS["other"], lw=0.5, alpha=faint)

@@ -1,13 +1,10 @@
 """Figures. They are told apart by more than colour: hatches, markers and labels survive a grey printer."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")  # files only: no screen is needed
-import matplotlib.pyplot as plt
 import numpy as np
 
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")  # Okabe and Ito's
@@ -16,10 +13,21 @@ MARKERS = "osD^vPX*"
 COLOURS = {"plain": "#8a8a8a", "adapted": "#d1495b", "other": "#30638e", "third": "#edae49"}
 
 
+@cache
+def pyplot() -> Any:
+    """Matplotlib, on first use: most commands draw nothing, and it takes a while to import."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # files only: no screen is needed
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
 def save(figure: Any, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150, bbox_inches="tight", facecolor="white")
-    plt.close(figure)
+    pyplot().close(figure)
     return path
 
 
@@ -80,13 +88,13 @@ def clean(ax: Any) -> None:
 
 def plot_styles(path: Path, images: Mapping[str, np.ndarray], columns: Sequence[str], target: str) -> Path:
     size = (0.75 * len(columns) + 1, 0.8 * len(images) + 0.2)
-    figure, grid = plt.subplots(len(images), len(columns), figsize=size, squeeze=False)
+    figure, grid = pyplot().subplots(len(images), len(columns), figsize=size, squeeze=False)
     draw_styles(grid, images, columns, target)
     return save(figure, path)
 
 
 def plot_stream(path: Path, curves: Mapping[str, Sequence[np.ndarray]], window: int, title: str) -> Path:
-    figure, ax = plt.subplots(figsize=(6, 3))
+    figure, ax = pyplot().subplots(figsize=(6, 3))
     draw_stream(ax, curves, window)
     ax.set_title(title, fontsize=9)
     return save(figure, path)
@@ -102,7 +110,7 @@ def plot_summary(
     window: int,
 ) -> Path:
     """The whole demo in one picture: the styles, the accuracies, the stream."""
-    figure: Any = plt.figure(figsize=(11, 4.6), layout="constrained")
+    figure: Any = pyplot().figure(figsize=(11, 4.6), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=[1.15, 1])
     grid = left.subplots(len(images), len(columns), squeeze=False)
     draw_styles(grid, images, columns, target)
@@ -123,7 +131,7 @@ def plot_domains(path: Path, results: Mapping[str, Mapping[str, tuple[float, flo
     domains = list(dict.fromkeys(d for found in results.values() for d in found))
     width = 0.84 / len(results)
     size = (max(6.0, 0.24 * len(results) * len(domains) + 1.5), 3.8)
-    figure, ax = plt.subplots(figsize=size, layout="constrained")
+    figure, ax = pyplot().subplots(figsize=size, layout="constrained")
     for i, (method, found) in enumerate(results.items()):
         colour, hatch, _ = style(i)
         x = [domains.index(d) + (i - (len(results) - 1) / 2) * width for d in found]
@@ -155,7 +163,7 @@ def plot_sensitivity(path: Path, runs: Mapping[str, Sequence[tuple[float, float,
     across = min(len(runs), 3)
     down = -(-len(runs) // across)
     size = (max(5.0, 2.9 * across + 0.4), 2.4 * down + 0.6)
-    figure, axes = plt.subplots(down, across, figsize=size, squeeze=False, sharey=True, layout="constrained")
+    figure, axes = pyplot().subplots(down, across, figsize=size, squeeze=False, sharey=True, layout="constrained")
     for ax, (name, found) in zip(axes.flat, runs.items()):
         value, validation, target = np.array(sorted(found)).T
         ax.axhline(0, color="#cccccc", lw=0.8)
@@ -178,7 +186,7 @@ def plot_sensitivity(path: Path, runs: Mapping[str, Sequence[tuple[float, float,
 
 def plot_cost(path: Path, points: Mapping[str, tuple[float, float, float]], label: str) -> Path:
     """Accuracy against cost, a labelled mark for each method: method -> (cost, mean, error)."""
-    figure, ax = plt.subplots(figsize=(5.2, 3.4))
+    figure, ax = pyplot().subplots(figsize=(5.2, 3.4))
     for i, (method, (cost, mean, error)) in enumerate(points.items()):
         colour, _, marker = style(i)
         ax.errorbar(
@@ -214,7 +222,7 @@ def plot_critical_difference(path: Path, ranks: Mapping[str, float], difference:
     groups = indistinct([ranks[row] for row in ordered], difference)
     lines = -(-len(ordered) // 2)
     top = 0.9 + 0.28 * len(groups)
-    figure, ax = plt.subplots(figsize=(6.4, 0.34 * (lines + top) + 0.9))
+    figure, ax = pyplot().subplots(figsize=(6.4, 0.34 * (lines + top) + 0.9))
     low, high = int(np.floor(min(ranks.values()))), int(np.ceil(max(ranks.values())))
     high = max(high, low + 1)
     span = high - low

@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -18,14 +19,34 @@ class Figure:
     error: float | None = None
 
 
+@dataclass(frozen=True)
+class Resources:
+    """A row of the paper's table of resources; of which batch, and on which machine, it does not say."""
+
+    mode: str  # source or itta
+    phase: str  # predict: "exc." the adaptation; both: "inc."
+    gflops: float
+    million_parameters: float
+    seconds: float
+
+
+@cache
+def published_resources() -> tuple[Resources, ...]:
+    return tuple(Resources(*row) for row in read()["resources"]["rows"])
+
+
+def read() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(files("itta.report").joinpath("published.json").read_text(encoding="utf-8"))
+    return found
+
+
 @cache
 def published() -> dict[str, dict[str, dict[str, Figure]]]:
     """Table -> row -> column -> figure."""
-    tables = json.loads(files("itta.report").joinpath("published.json").read_text(encoding="utf-8"))["tables"]
     return {
         name: {
             row: {column: Figure(*figure) for column, figure in zip(table["columns"], figures)}
             for row, figures in table["rows"].items()
         }
-        for name, table in tables.items()
+        for name, table in read()["tables"].items()
     }

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Iterator
 from multiprocessing import connection
 from typing import Any
@@ -67,4 +68,24 @@ class Local:
 
 def work(job: Job, sender: connection.Connection) -> None:
     """What a worker process does."""
-    sender.send(attempt(job, sender.send))
+    threading.Thread(target=leave_with_launcher, daemon=True).start()
+
+    def tell(what: int | Ending) -> None:
+        try:
+            sender.send(what)
+        except BrokenPipeError:
+            leave()
+
+    tell(attempt(job, tell))
+
+
+def leave_with_launcher() -> None:
+    """End when the launcher is no more: the same command again must not wait for workers that nobody hears."""
+    launcher = multiprocessing.parent_process()
+    assert launcher is not None
+    connection.wait([launcher.sentinel])
+    leave()
+
+
+def leave() -> None:
+    os._exit(1)  # at once, as if killed with the launcher: the trial is resumed from its checkpoint
