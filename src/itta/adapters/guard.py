@@ -31,9 +31,7 @@ LOG = 1000  # interventions kept in full; the counts go on
 class Hparams:
     max_cost: float = hp(0.15, "what the answers may cost, as a share of what the trained model doubts")
     budget: float = hp(4.0, "right answers that may be lost beyond that before the guard steps in")
-    trial: int = hp(
-        64, "images during which the trained model answers after a trip; twice as many after each further one"
-    )
+    trial: int = hp(64, "images that the trained model answers after a trip; twice as many after each further one")
     memory: int = hp(64, "images over which running means are taken")
     snapshot_every: int = hp(64, "images between two snapshots of a healthy adapter")
     max_norm_ratio: float = hp(2.0, "how many times longer or shorter features may be than the trained model's")
@@ -66,9 +64,9 @@ class Guard(Adapter):
 
     When a watch trips, the adapter goes back to its last healthy snapshot and on trial: it learns and is watched, and
     the trained model answers. When one trips during the trial, it goes back to the start, and rests before the next.
-    Each trip makes trials and rests twice as long, so that what is lost grows with the logarithm of the stream only. A
-    prediction is never refused: a batch that the adapter cannot take is predicted by the trained model, and an image
-    that is not finite gets equal logits.
+    Each trip makes trials and rests twice as long, so that budgets are spent ever more rarely. A prediction is never
+    refused: a batch that the adapter cannot take is predicted by the trained model, and an image that is not finite
+    gets equal logits.
     """
 
     name = "guard"
