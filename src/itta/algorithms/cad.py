@@ -3,7 +3,7 @@ https://arxiv.org/abs/2201.00057
 
 DomainBed's form, in log space. Differences: ``is_project``, which crashes there, works; and CAD without ``is_flipped``
 does not compare an image with itself (``reference`` does so, with similarity 0). Similarities of long feature vectors
-are huge, so the bottleneck may outweigh the classes for a while (docs/results.md).
+are huge, so the bottleneck may outweigh the classes; ``is_normalized`` avoids it (docs/results.md).
 """
 
 from collections.abc import Sequence
