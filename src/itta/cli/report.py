@@ -63,7 +63,7 @@ def report(
     from itta.report.gather import gather
     from itta.report.layouts import TABLES, found
     from itta.report.page.build import build_page, save_page
-    from itta.report.page.sources import Sources, read_sources
+    from itta.report.page.sources import read_sources
     from itta.report.present import plain_rows, present
     from itta.report.published import published
 
@@ -75,8 +75,8 @@ def report(
     if beside_paper and paper is None:
         raise InputError(f"--beside-paper needs a table of the paper: --table {', '.join(TABLES)}.")
     conditions = parse_settings(where)
-    sources = read_sources(records, conditions) if html else Sources(gather(records, conditions))
-    gathered = sources.gathered
+    sources = read_sources(records, conditions) if html else None
+    gathered = sources.gathered if sources else gather(records, conditions)
     layout = TABLES[table] if table != "found" else found(gathered.records)
     filled = fill(layout, gathered, Options(selection, over, split, last_only), calibration)
     values = significance.measurements(filled)
@@ -84,7 +84,7 @@ def report(
     drawn = draw(figures, filled, significance.rank(values)) if figures else []
     rows = plain_rows(filled, paper)
     tables = [present(filled, paper)] + ([significance.comparison_table(comparisons, compare)] if compare else [])
-    page = save_page(html, build_page(sources, tables, rows)) if html else None
+    page = save_page(html, build_page(sources, tables, rows)) if html and sources else None
     if json:
         told = {
             "notes": list(filled.notes),

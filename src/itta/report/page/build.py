@@ -10,9 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
 import itta
 from itta.records import replace_text
 from itta.report.fill import Options, fill
@@ -62,8 +59,8 @@ def build_page(sources: Sources, tables: Sequence[Table], cells: Sequence[Mappin
             title=title_of(sources),
             version=itta.__version__,
             policy=policy(script),
-            style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
-            script=Markup(script),
+            style=(HERE / "page.css").read_text(encoding="utf-8"),
+            script=script,
             stories=[story for _, story in sources.stories][:STREAMS],
             stories_left_out=max(0, len(sources.stories) - STREAMS),
             facts=facts(records),
@@ -127,7 +124,9 @@ def policy(script: str) -> str:
 
 
 @cache
-def environment() -> Environment:
+def environment() -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # only a page needs it
+
     made = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
