@@ -11,6 +11,7 @@ from itta.adapters.base import Adapter
 from itta.data.dataset import Images
 from itta.data.loaders import stream
 from itta.report.calibration import expected_calibration_error
+from itta.report.running import running_share
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,7 @@ class Outcome:
 
     def running_accuracy(self, window: int = 100) -> np.ndarray:
         """Accuracy over the last ``window`` images, at each image."""
-        total = np.concatenate([[0], np.cumsum(self.correct)])
-        end = np.arange(1, len(total))
-        start = np.maximum(end - window, 0)
-        return (total[end] - total[start]) / (end - start)
+        return running_share(self.correct, window)
 
 
 def predictions(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from itta.report.running import running_share
 from itta.report.story import Stream
 
 POINTS = 600  # of a curve; a screen shows no more
@@ -107,16 +108,6 @@ def most_confused(classes: Sequence[str], before: np.ndarray, after: np.ndarray,
     return [Confused(classes[i], classes[j], int(before[i, j]), int(after[i, j])) for i, j in pairs]
 
 
-def running(right: np.ndarray, window: int) -> np.ndarray:
-    """Share of yes over the last ``window``, at each from the window's end on.
-
-    >>> running(np.array([True, False, True, True]), 2).tolist()
-    [0.5, 0.5, 1.0]
-    """
-    total = np.concatenate([[0], np.cumsum(right)])
-    return (total[window:] - total[:-window]) / window
-
-
 def thinned(n: int, most: int = POINTS) -> np.ndarray:
     """Which of n points to draw: evenly spread, with the first and the last.
 
@@ -138,7 +129,7 @@ def along(stream: Stream) -> Curve:
     return Curve(
         window,
         (at + window).tolist(),
-        {name: running(right, window)[at].round(6).tolist() for name, right in shares.items()},
+        {name: running_share(right, window)[window - 1 :][at].round(6).tolist() for name, right in shares.items()},
     )
 
 
