@@ -71,6 +71,7 @@ class Options:
     slots: int = 2  # processes at a time
     adapters: tuple[str, ...] = tuple(n for n in ADAPTERS if n != "source")  # methods to run
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ADAPTER.NAME=VALUE …")] = ()  # settings of the methods
+    guard: bool = False  # with the guard around every method, as "guarded NAME"
     ablation: bool = False  # the parts of ITTA's step and of itta+, one by one
 
 
@@ -142,7 +143,9 @@ def jobs(options: Options) -> list[Job]:
     for name in options.adapters:
         chosen = parse_settings([s.removeprefix(f"{name}.") for s in options.set if s.startswith(f"{name}.")])
         streams = [(o, b) for o in ORDERS for b in BATCHES] if name in WHOLE else [PLAINEST]
-        found += [Job(name, name, chosen, order, batch) for order, batch in streams]
+        label = f"guarded {name}" if options.guard else name
+        settings = chosen | ({"guard": True} if options.guard else {})
+        found += [Job(label, name, settings, order, batch) for order, batch in streams]
     return found
 
 

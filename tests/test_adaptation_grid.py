@@ -94,6 +94,12 @@ def test_a_method_with_a_training_of_its_own_gets_a_model_of_its_own(grid: Modul
     assert len({m.folder for m in models} | {m.rows for m in models}) == 12
 
 
+def test_guarded_methods_are_cells_of_their_own(grid: ModuleType, options: Any) -> None:
+    (job,) = grid.jobs(replace(options, adapters=("lame",), guard=True))
+    assert (job.label, job.adapter) == ("guarded lame", "lame")
+    assert job.settings == {"neighbours": "2", "guard": True}
+
+
 def test_gains_are_means_over_seeds(grid: ModuleType) -> None:
     def row(seed: int, before: float, accuracy: float | None) -> Any:
         return grid.Row("photos", "night", seed, "t3a", "iid", 16, 10, before, accuracy)
