@@ -8,11 +8,10 @@ machine the rest is waiting), and the highest memory that the process had.
 """
 
 import json
-import os
 import random
+import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -45,6 +44,14 @@ ALGORITHMS = (
 )
 ADAPTERS = ("tent", "t3a", "lame", "itta+", "eata", "sar")
 STEPS, EVERY = 5001, 500
+# A process is charged with the memory of the one it was started from, so a small one starts the report.
+WATCH = """
+import json, resource, subprocess, sys, time
+begun = time.monotonic()
+status = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+seconds, used = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps(dict(status=status, seconds=seconds, cpu=used.ru_utime + used.ru_stime, rss=used.ru_maxrss)))
+"""
 
 
 @dataclass(frozen=True)
@@ -126,18 +133,11 @@ def write(options: Options, folder: Path) -> int:
 
 def run(words: list[str]) -> Cost:
     """Seconds and peak memory of a command, which must succeed."""
-    begun = time.monotonic()
-    process = os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-m", "itta", *words],
-        dict(os.environ),
-        file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)],
-    )
-    _, status, usage = os.wait4(process, 0)
-    if status:
+    command = [sys.executable, "-c", WATCH, sys.executable, "-m", "itta", *words]
+    seen = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    if seen["status"]:
         sys.exit(f"error: itta {' '.join(words)} failed.")
-    mib = usage.ru_maxrss / (1024 if sys.platform != "darwin" else 2**20)
-    return Cost(time.monotonic() - begun, usage.ru_utime + usage.ru_stime, mib)
+    return Cost(seen["seconds"], seen["cpu"], seen["rss"] / (1024 if sys.platform != "darwin" else 2**20))
 
 
 def measure(options: Options, folder: Path) -> dict[str, Cost]:
