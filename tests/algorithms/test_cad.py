@@ -11,6 +11,7 @@ from torch import Tensor
 
 from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
+from itta.algorithms.cad import relative_products
 
 NAMES = ("cad", "condcad")
 FLAGS = {"is_flipped": True, "is_normalized": False, "is_project": False, "reference": False, "temperature": 0.1}
@@ -32,8 +33,9 @@ def share(
 def bottleneck(u: Tensor, y: list[int], domain: list[int], conditional: bool, flags: dict[str, Any]) -> Tensor:
     if flags["is_normalized"]:
         u = torch.stack([row / row.square().sum().sqrt() for row in u])
+    scale = 1 if flags["reference"] else sum(row.square().sum() for row in u) / len(u)
     temperature = flags["temperature"]
-    shares = [share(i, (u @ u[i] / temperature).exp(), y, domain, conditional, flags) for i in range(len(y))]
+    shares = [share(i, (u @ u[i] / scale / temperature).exp(), y, domain, conditional, flags) for i in range(len(y))]
     valid = [p for p in shares if p is not None]
     if not valid:
         return torch.zeros((), dtype=torch.double)
@@ -102,11 +104,17 @@ def test_one_domain_cut_in_three(name: str, check: Any) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("flipped", [True, False])
+@pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize("case", ["one image each", "one class", "all classes differ", "equal images"])
 def test_degenerate_batches(
-    name: str, flipped: bool, case: str, build: Callable[..., Algorithm], toy_batches: Callable[..., list[Batch]]
+    name: str,
+    flipped: bool,
+    normalized: bool,
+    case: str,
+    build: Callable[..., Algorithm],
+    toy_batches: Callable[..., list[Batch]],
 ) -> None:
-    algorithm = build(name, is_flipped=flipped, is_normalized=True)
+    algorithm = build(name, is_flipped=flipped, is_normalized=normalized)
     (x, y), (x_other, y_other) = toy_batches(0, n=3)
     batches = {
         "one image each": [(x[:1], y[:1]), (x_other[:1], y[:1])],
@@ -139,3 +147,27 @@ def test_large_similarities(name: str, build: Callable[..., Algorithm]) -> None:
     assert got.item() == pytest.approx(0.05 / 0.07 * sum(expected) / 8, rel=1e-9)
     (gradient,) = torch.autograd.grad(got, s)
     assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_longer_features_weigh_no_more(
+    name: str, build: Callable[..., Algorithm], toy_batches: Callable[..., list[Batch]]
+) -> None:
+    """Features a thousand times as long leave the bottleneck as it is; in DomainBed's form they multiply it."""
+
+    def bottleneck(factor: float, reference: bool) -> float:
+        algorithm = build(name, reference=reference)
+        features = algorithm.features
+        algorithm.features = lambda x: factor * features(x)  # type: ignore[method-assign]
+        return algorithm.objective(toy_batches(0, n=8))[1]["bn_loss"]
+
+    assert bottleneck(1000.0, False) == pytest.approx(bottleneck(1.0, False), rel=1e-4)
+    assert bottleneck(1000.0, True) > 100 * bottleneck(1.0, True)
+
+
+def test_features_of_no_length_compare_as_equal() -> None:
+    u = torch.zeros(3, 4, requires_grad=True)
+    s = relative_products(u)
+    assert not s.any()
+    (gradient,) = torch.autograd.grad(s.sum(), u)
+    assert not gradient.any()

@@ -1,9 +1,10 @@
 """CAD and CondCAD. Optimal Representations for Covariate Shift. Ruan, Dubois, Maddison, ICLR 2022.
 https://arxiv.org/abs/2201.00057
 
-DomainBed's form, in log space. Differences: ``is_project``, which crashes there, works; and CAD without ``is_flipped``
-does not compare an image with itself (``reference`` does so, with similarity 0). Similarities of long feature vectors
-are huge, so the bottleneck may outweigh the classes; ``is_normalized`` avoids it (docs/results.md).
+DomainBed's form, in log space, with three differences. ``is_project``, which crashes there, works. Similarities are
+relative to the features' mean squared length; DomainBed's grow with it, and those of a network with long features
+outweigh the classes until all features are alike (docs/results.md). CAD without ``is_flipped`` does not compare an
+image with itself, in DomainBed with similarity 0. ``reference`` is DomainBed's in the last two.
 """
 
 from collections.abc import Sequence
@@ -30,15 +31,17 @@ class Hparams(base.Hparams):
     is_normalized: bool = hp(False, "compare directions of the features only")
     is_project: bool = hp(False, "compare a projection of the features, d → d → 128")
     is_flipped: bool = hp(True, "raise the share of other domains, instead of lowering that of one's own")
-    reference: bool = hp(False, "CAD without is_flipped: count an image as its own neighbour, as DomainBed does")
+    reference: bool = hp(
+        False, "as DomainBed: similarities of any size; not flipped, CAD counts an image as its own neighbour"
+    )
 
 
 class CAD(Algorithm):
-    """With s_ij = z_i·z_j/T, over images i that have another of their label in the batch,
+    """With s_ij = z_i·z_j/(T·⟨‖z‖²⟩), over images i that have another of their label in the batch,
 
     min CE(o, y) + λ·(T/0.07)·⟨−log Σ_{j: other domain} e^s_ij / Σ_{j≠i} e^s_ij⟩_i.
 
-    Not flipped: +log, over j of the same domain.
+    Not flipped: +log, over j of the same domain. ⟨‖z‖²⟩ is 1 with ``is_normalized``, and left out with ``reference``.
     """
 
     name = "cad"
@@ -63,7 +66,8 @@ class CAD(Algorithm):
         u = self.project(z)
         if self.hp.is_normalized:
             u = F.normalize(u, dim=1)
-        bottleneck = self.bottleneck(u @ u.T / self.hp.temperature, y, domain)
+        s = (u @ u.T if self.hp.reference else relative_products(u)) / self.hp.temperature
+        bottleneck = self.bottleneck(s, y, domain)
         loss = risk + self.hp.lmbda * bottleneck
         return loss, {"loss": loss.item(), "clf_loss": risk.item(), "bn_loss": bottleneck.item()}
 
@@ -91,6 +95,12 @@ class CondCAD(CAD):
     name = "condcad"
     paper = "Ruan et al., Optimal Representations for Covariate Shift, ICLR 2022 (conditional)"
     conditional = True
+
+
+def relative_products(u: Tensor) -> Tensor:
+    """u_i·u_j/⟨‖u‖²⟩: the same for longer or shorter features."""
+    products = u @ u.T
+    return products / products.diagonal().mean().clamp_min(torch.finfo(u.dtype).tiny)
 
 
 def log_sum(s: Tensor, mask: Tensor) -> Tensor:
