@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from itta.nn import conv as module
-from itta.nn.conv import FEW_POSITIONS, Conv2d
+from itta.nn.conv import FEW_POSITIONS, Conv2d, depthwise_as_product, depthwise_is_slow
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 2), (4, 4), (1, 3), (3, 5), (8, 8)])
@@ -37,3 +37,35 @@ def test_only_small_maps_take_the_product(monkeypatch: pytest.MonkeyPatch) -> No
         conv(torch.rand(1, 3, n, n))
     assert sizes == [1, 4]
     assert FEW_POSITIONS == 4
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 2), (4, 4), (3, 5), (8, 8)])
+@pytest.mark.parametrize(("size", "stride"), [(1, 1), (3, 1), (3, 2), (5, 1), (5, 2)])
+def test_depthwise_as_a_product(height: int, width: int, size: int, stride: int) -> None:
+    """Value, gradient, and the gradient of its length; an odd padding has its last pixel below and to the right."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 6, height, width, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(6, 1, size, size, dtype=torch.float64, requires_grad=True)
+    total = [max((-(-n // stride) - 1) * stride + size - n, 0) for n in (height, width)]
+    (up, left), (down, right) = ([t // 2 for t in total], [t - t // 2 for t in total])
+
+    def differentiated(z: torch.Tensor) -> list[torch.Tensor]:
+        gradients = torch.autograd.grad(z.square().sum(), (x, weight), create_graph=True)
+        length = sum(g.square().sum() for g in gradients)
+        return [z, *gradients, *torch.autograd.grad(length, (x, weight))]
+
+    expected = F.conv2d(F.pad(x, (left, right, up, down)), weight, stride=stride, groups=6)
+    got = depthwise_as_product(x, weight, stride, (up, left))
+    for mine, theirs in zip(differentiated(got), differentiated(expected), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_only_weights_that_train_on_small_maps_take_the_product() -> None:
+    trained, fixed = torch.rand(2, 1, 5, 5, requires_grad=True), torch.rand(2, 1, 5, 5)
+    small, large = torch.rand(1, 2, 8, 8), torch.rand(1, 2, 9, 9)
+    assert depthwise_is_slow(small, trained, 1)
+    assert depthwise_is_slow(large, trained, 2)
+    assert not depthwise_is_slow(large, trained, 1)
+    assert not depthwise_is_slow(small, fixed, 1)
+    with torch.no_grad():
+        assert not depthwise_is_slow(small, trained, 1)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itta.nn.backbone import Backbone
+from itta.nn.conv import depthwise_as_product, depthwise_is_slow
 
 # (expansion, channels, repeats, stride, kernel) of the seven stages, and which stages make up each block
 STAGES = (
@@ -34,10 +35,12 @@ class SameConv2d(nn.Conv2d):
         idle = size // 2 - max(x.shape[-2:]) + 1
         if stride == 1 and idle > 0:  # outer taps that only ever see padding; 3×3 is also much faster than 5×5 to train
             weight, size = weight[..., idle:-idle, idle:-idle], size - 2 * idle
-        pads = []
+        pads: list[int] = []
         for n in (x.shape[-1], x.shape[-2]):
             total = max((-(-n // stride) - 1) * stride + size - n, 0)
             pads += [total // 2, total - total // 2]
+        if self.groups == self.in_channels and depthwise_is_slow(x, weight, stride):
+            return depthwise_as_product(x, weight, stride, (pads[2], pads[0]))
         if len(set(pads)) == 1:
             return F.conv2d(x, weight, None, stride, pads[0], groups=self.groups)
         return F.conv2d(F.pad(x, pads), weight, None, stride, groups=self.groups)
