@@ -9,11 +9,12 @@ import numpy as np
 
 from itta import records
 from itta.adapters import Adapter, adapt
+from itta.algorithms import Algorithm
 from itta.bench.checkpoint import load
 from itta.bench.engines import run_local
 from itta.bench.evaluate import Outcome, evaluate
 from itta.bench.story import facts_of_dataset, tell_stream, versions, write_run_page
-from itta.bench.target import find_target, record_of
+from itta.bench.target import Target, find_target, record_of
 from itta.data import load_dataset
 from itta.data.emoji import STYLES
 from itta.records import replace_text
@@ -30,6 +31,7 @@ LABELS = {
     ("itta", "itta"): "ITTA",
 }
 WINDOW = 200
+Left = tuple[Algorithm, Target, Adapter]  # a trained model, where it was adapted to, and what came of it
 
 
 @dataclass(frozen=True)
@@ -73,51 +75,49 @@ def run_demo(
         for algorithm in METHODS[::-1]  # the longest first
     }
     run_local(jobs, slots=min(2, os.cpu_count() or 1), report=lambda name, step: report(name, step, settings.steps))
-    outcomes, adapters = adapt_all(out, settings)
+    outcomes, left = adapt_all(out, settings)
     table, files = write_results(out, settings, outcomes)
     if command is not None:
-        written = write_run_page(out, lambda: tell(command, out, settings, outcomes, adapters))
+        written = write_run_page(out, lambda: tell(command, settings, outcomes, left))
         files = {path.stem: path for path in written} | files
     return table, files
 
 
 def tell(
     command: str,
-    out: Path,
     settings: Settings,
     outcomes: Mapping[tuple[str, str], Sequence[Outcome]],
-    adapters: Sequence[Adapter],
+    left: Sequence[Left],
 ) -> Story:
     """ITTA along the target, once for each seed."""
     streams = []
     before, after = outcomes["itta", "source"], outcomes["itta", "itta"]
-    for seed, adapter, b, a in zip(settings.seeds, adapters, before, after):
-        folder = out / "runs" / f"itta-{seed}"
-        target = find_target(folder, "emoji", settings.target)
+    for seed, (model, target, adapter), b, a in zip(settings.seeds, left, before, after):
         title = f"{LABELS['itta', 'itta']}, seed {seed}"
-        streams.append(tell_stream(load(folder), target, adapter, b, a, settings.stream_batch, title))
+        streams.append(tell_stream(model, target, adapter, b, a, settings.stream_batch, title))
     title = f"ITTA on emoji: learned from three drawing styles, adapted to {settings.target}"
     facts = facts_of_dataset(load_dataset("emoji", image_size=64), STYLES)
     return Story(title, command, facts, versions(), tuple(streams))
 
 
-def adapt_all(out: Path, settings: Settings) -> tuple[dict[tuple[str, str], list[Outcome]], list[Adapter]]:
+def adapt_all(out: Path, settings: Settings) -> tuple[dict[tuple[str, str], list[Outcome]], list[Left]]:
     """Every model on the target stream, as trained and, for ITTA, adapted; all seeds. And ITTA as it was then left."""
-    adapters = []
+    left: list[Left] = []
     outcomes: dict[tuple[str, str], list[Outcome]] = {row: [] for row in LABELS}
     path = out / "records.jsonl"
     path.unlink(missing_ok=True)  # made again below from the trained models
     for seed in settings.seeds:
         for algorithm, method in LABELS:
             folder = out / "runs" / f"{algorithm}-{seed}"
-            adapter = adapt(load(folder), method)
+            model = load(folder)
+            adapter = adapt(model, method)
             target = find_target(folder, "emoji", settings.target)
             outcome = evaluate(adapter, target.images, target.indices, settings.stream_batch, seed)
             outcomes[algorithm, method].append(outcome)
             records.append(path, record_of(folder, adapter, target, outcome))
             if method == "itta":
-                adapters.append(adapter)
-    return outcomes, adapters
+                left.append((model, target, adapter))
+    return outcomes, left
 
 
 def write_results(
