@@ -6,6 +6,7 @@ default.
 
 import statistics
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -32,7 +33,7 @@ def measure(options: Options) -> Result:
     for name in dict.fromkeys((BASE, *options.only)):
         step = methods_cost.steps(methods_cost.build(name, options), batches)
         jobs[name] = step
-        jobs[f"{name}, convolutions"] = Job(lambda step=step: without_products(step), 1)  # type: ignore[misc]
+        jobs[f"{name}, convolutions"] = Job(partial(without_products, step), 1)
     seconds = interleave(jobs, options.rounds, options.json)
     return Result(BASE, statistics.median(seconds[BASE]), {"time": compare(seconds, BASE)})
 
