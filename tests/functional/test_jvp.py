@@ -58,7 +58,7 @@ def both(module: nn.Module, run: Pass, x: Tensor) -> tuple[Tensor, Tensor]:
         return functional_call(Ran(), {f"inner.{k}": v for k, v in state.items()}, (x,))
 
     again, expected = torch.func.jvp(function, ({k: p.detach() for k, p in parameters.items()},), (tangents,))
-    assert torch.equal(z, again)
+    assert relative(z, again) <= 1e-12  # weights that are not trained take another way through the convolutions
     return got, expected
 
 

@@ -116,6 +116,8 @@ def rule_for(func: Any, args: Any, kwargs: Any, inputs: list[Tensor], out: Any) 
         return lambda given: given[0]
     if func in PRODUCTS and len(inputs) == 2:
         return lambda given: bilinear(torch.mul, inputs[0], inputs[1], given)
+    if func in MATRIX_PRODUCTS:
+        return lambda given: bilinear(torch.matmul, inputs[0], inputs[1], given)
     if func is F.conv2d:
         return conv_rule(*args, **kwargs)
     if func is F.linear:
@@ -140,6 +142,7 @@ SUMS = {
     torch.sub: -1, Tensor.sub: -1, Tensor.__sub__: -1, Tensor.__isub__: -1, Tensor.sub_: -1,
 }  # fmt: skip
 PRODUCTS = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__}
+MATRIX_PRODUCTS = {torch.matmul, Tensor.matmul, Tensor.__matmul__}
 LINEAR = {
     torch.cat, torch.stack, torch.chunk, Tensor.chunk, torch.mean, Tensor.mean, torch.sum, Tensor.sum, torch.flatten,
     Tensor.flatten, Tensor.reshape, Tensor.view, Tensor.permute, Tensor.transpose, Tensor.unbind, Tensor.__getitem__,
