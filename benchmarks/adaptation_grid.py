@@ -2,8 +2,8 @@
 
 Trains one model for each target and seed, and for each method that builds on a training of its own; adapts each along
 the streams; writes one row per stream and method as soon as it is known, and tables of them all. What is there already
-is not done again, so the same command goes on after an interruption. With --ablation: the parts of ITTA's step, and of
-itta+, one by one, on the plainest streams.
+is not done again, so the same command goes on after an interruption; other settings, or more images, are other rows.
+With --ablation: the parts of ITTA's step, and of itta+, one by one, on the plainest streams.
 """
 
 import csv
@@ -55,6 +55,10 @@ class Job(NamedTuple):
     order: str
     batch: int
 
+    @property
+    def written(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in sorted(self.settings.items()))
+
 
 @dataclass(frozen=True)
 class Options:
@@ -89,10 +93,12 @@ class Row:
     before: float
     accuracy: float | None  # none where the method cannot run
     note: str = ""  # why not; or what the guard did
+    settings: str = ""  # of the method, where they are not its defaults
 
-    @property
-    def cell(self) -> tuple[str, str, int]:
-        return self.adapter, self.order, self.batch
+    def answers(self, job: Job, images: int) -> bool:
+        """Whether this is what a job would find on so many images."""
+        own = (self.adapter, self.order, self.batch, self.settings, self.images)
+        return own == (job.label, job.order, job.batch, job.written, images)
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,13 @@ class Model:
     trial: Trial
     folder: Path
     jobs: tuple[Job, ...]
+    images: int  # of the target
     rows: Path
+
+    def done(self) -> list[Row | None]:
+        """Each job's row, or none as long as there is none."""
+        found = read(self.rows)
+        return [next((row for row in found if row.answers(job, self.images)), None) for job in self.jobs]
 
 
 def models(options: Options) -> list[Model]:
@@ -114,8 +126,10 @@ def models(options: Options) -> list[Model]:
     found = []
     for seed in range(options.seeds):
         for data in options.data:
-            domains = tuple(load_dataset(data, image_size=options.image_size).domains)
+            dataset = load_dataset(data, image_size=options.image_size)
+            domains = tuple(dataset.domains)
             for target in domains:
+                images = min(options.images, len(dataset.domain(target)))
                 for algorithm, of_model in by_training.items():
                     trial = Trial(
                         dataset=data,
@@ -133,7 +147,7 @@ def models(options: Options) -> list[Model]:
                     own = "" if algorithm == "itta" else f"-{algorithm}"
                     folder = options.out / "runs" / f"{Path(data).name}-{target}-{seed}{own}"
                     rows = folder.with_name(f"{folder.name}.{'ablation' if options.ablation else 'grid'}.jsonl")
-                    found.append(Model(trial, folder, tuple(of_model), rows))
+                    found.append(Model(trial, folder, tuple(of_model), images, rows))
     return found
 
 
@@ -157,23 +171,22 @@ def find(job: Job) -> type[Adapter]:
     return find_adapter(job.adapter) if isinstance(job.adapter, str) else job.adapter
 
 
-def adapt_one(model: Model, images: int) -> None:
+def adapt_one(model: Model) -> None:
     """All streams of one model that have no row yet."""
     torch.set_num_threads(1)
-    done = {row.cell for row in read(model.rows)}
-    waiting = [job for job in model.jobs if (job.label, job.order, job.batch) not in done]
+    waiting = [job for job, row in zip(model.jobs, model.done()) if row is None]
     if not waiting:
         return
     trial, trained = model.trial, load(model.folder)
     (target,) = trial.test_domains
     domain = load_dataset(trial.dataset, image_size=trial.image_size).domain(target)
     rng = np.random.RandomState(derive_seed(trial.trial_seed, "grid", target))
-    chosen = np.sort(rng.permutation(len(domain))[:images])
+    chosen = np.sort(rng.permutation(len(domain))[: model.images])
     before = evaluate(adapt(trained, "source"), domain, chosen, 64, None).accuracy
     for job in waiting:
         accuracy, note = run(trained, job, domain, chosen, trial.trial_seed)
         where = (Path(trial.dataset).name, target, trial.trial_seed)
-        row = Row(*where, job.label, job.order, job.batch, len(chosen), before, accuracy, note)
+        row = Row(*where, job.label, job.order, job.batch, len(chosen), before, accuracy, note, job.written)
         append_lines(model.rows, [asdict(row)])
 
 
@@ -201,8 +214,8 @@ def write(rows: Sequence[Row], out: Path, name: str) -> Path:
     writer.writerow([f.name for f in fields(Row)])
     writer.writerows([asdict(row).values() for row in rows])
     replace_text(out / f"{name}.csv", text.getvalue())
-    tables = [table_of(rows, method) for method in WHOLE if any(r.cell == (method, "sorted", 1) for r in rows)]
-    tables += [seeds_table(rows), plainest_table(rows)]
+    whole = [method for method in WHOLE if any((r.adapter, r.order) == (method, "sorted") for r in rows)]
+    tables = [*(table_of(rows, method) for method in whole), seeds_table(rows), plainest_table(rows)]
     replace_text(out / f"{name}.md", "\n\n".join(f"### {t.title}\n\n{t.to_markdown()}" for t in tables) + "\n")
     return out / f"{name}.md"
 
@@ -281,10 +294,10 @@ def main(options: Options) -> None:
         run_local({m.folder.name: (m.trial, m.folder) for m in every}, options.slots, report)
         bar = bars.add_task("models adapted", total=len(every))
         with ProcessPoolExecutor(options.slots, mp_context=get_context("spawn")) as pool:
-            for future in as_completed([pool.submit(adapt_one, model, options.images) for model in every]):
+            for future in as_completed([pool.submit(adapt_one, model) for model in every]):
                 future.result()
                 bars.advance(bar)
-    rows = [row for model in every for row in read(model.rows)]
+    rows = [row for model in every for row in model.done() if row is not None]
     print(write(rows, options.out, "ablation" if options.ablation else "grid"))
 
 

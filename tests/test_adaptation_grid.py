@@ -77,11 +77,25 @@ def test_every_cell_once_and_an_interruption_loses_nothing(grid: ModuleType, opt
     assert {path: path.read_bytes() for path in others} == others
 
 
+def test_more_images_or_other_settings_are_other_rows(grid: ModuleType, options: Any) -> None:
+    asked = replace(options, adapters=("lame",))
+    first, *_ = grid.models(asked)
+    grid.run_local({"dawn": (first.trial, first.folder)}, 1)
+    changed = (replace(asked, images=6), replace(asked, images=600), replace(asked, set=("lame.neighbours=1",)))
+    for wanted in (asked, *changed, asked):
+        grid.adapt_one(grid.models(wanted)[0])
+    rows = grid.read(first.rows)
+    found = [(r.images, r.settings) for r in rows]
+    assert found == [(8, "neighbours=2"), (6, "neighbours=2"), (12, "neighbours=2"), (8, "neighbours=1")]
+    for wanted, row in zip((asked, *changed), rows):
+        assert grid.models(wanted)[0].done() == [row]  # what was not asked for is in no table
+
+
 def test_the_ablation_runs_every_variant(grid: ModuleType, options: Any) -> None:
-    few = [m for m in grid.models(replace(options, ablation=True)) if m.trial.test_domains == ("night",)]
+    few = [m for m in grid.models(replace(options, ablation=True, images=4)) if m.trial.test_domains == ("night",)]
     (model,) = few
     grid.run_local({"night": (model.trial, model.folder)}, 1)
-    grid.adapt_one(model, 4)
+    grid.adapt_one(model)
     rows = grid.read(model.rows)
     assert [r.adapter for r in rows] == list(grid.variants())
     assert all(r.accuracy is not None for r in rows), [r.note for r in rows]
