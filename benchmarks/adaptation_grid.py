@@ -6,15 +6,11 @@ is not done again, so the same command goes on after an interruption; other sett
 With --ablation: the parts of ITTA's step, and of itta+, one by one, on the plainest streams.
 """
 
-import csv
-import io
 import sys
-from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import mean
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -23,6 +19,7 @@ import tyro
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks.adaptation_tables import BATCHES, ORDERS, OWN_TRAINING, WHOLE, Row, write
 from benchmarks.adaptation_variants import variants, with_blocks
 from itta.adapters import ADAPTERS, Adapter, adapt, find_adapter
 from itta.adapters.streams import draw_order
@@ -34,16 +31,11 @@ from itta.data import load_dataset
 from itta.data.dataset import Images
 from itta.errors import InputError
 from itta.hparams import parse_settings
-from itta.records import append_lines, read_lines, replace_text
-from itta.report.tables import Table, percent, points
+from itta.records import append_lines, read_lines
 from itta.seeds import derive_seed
 from itta.trial import Trial
 
-WHOLE = ("itta+", "itta", "tent", "t3a")  # on every stream; the others on the plainest one
-ORDERS = ("iid", "sorted", "dirichlet")
-BATCHES = (1, 16, 64)
 PLAINEST = ("iid", 32)
-OWN_TRAINING = ("ttt", "ttt++", "mt3")
 
 
 class Job(NamedTuple):
@@ -80,28 +72,6 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A method on a stream. ``before`` is the trained model's accuracy on the same images."""
-
-    dataset: str
-    target: str
-    seed: int
-    adapter: str
-    order: str
-    batch: int
-    images: int
-    before: float
-    accuracy: float | None  # none where the method cannot run
-    note: str = ""  # why not; or what the guard did
-    settings: str = ""  # of the method, where they are not its defaults
-
-    def answers(self, job: Job, images: int) -> bool:
-        """Whether this is what a job would find on so many images."""
-        own = (self.adapter, self.order, self.batch, self.settings, self.images)
-        return own == (job.label, job.order, job.batch, job.written, images)
-
-
-@dataclass(frozen=True)
 class Model:
     """One training, and the streams of one target through it."""
 
@@ -114,7 +84,7 @@ class Model:
     def done(self) -> list[Row | None]:
         """Each job's row, or none as long as there is none."""
         found = read(self.rows)
-        return [next((row for row in found if row.answers(job, self.images)), None) for job in self.jobs]
+        return [next((row for row in found if answers(row, job, self.images)), None) for job in self.jobs]
 
 
 def models(options: Options) -> list[Model]:
@@ -202,82 +172,15 @@ def run(trained: Algorithm, job: Job, domain: Images, chosen: np.ndarray, seed: 
     return outcome.accuracy, ", ".join(f"{watch}: {n}" for watch, n in done.items())
 
 
+def answers(row: Row, job: Job, images: int) -> bool:
+    """Whether a row is what the job would find on so many images."""
+    found = (row.adapter, row.order, row.batch, row.settings, row.images)
+    return found == (job.label, job.order, job.batch, job.written, images)
+
+
 def read(path: Path) -> list[Row]:
     """The rows there are; one torn by a crash is left out."""
     return [Row(**values) for values in read_lines(path)] if path.is_file() else []
-
-
-def write(rows: Sequence[Row], out: Path, name: str) -> Path:
-    """All rows as CSV, and the tables made of them."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([f.name for f in fields(Row)])
-    writer.writerows([asdict(row).values() for row in rows])
-    replace_text(out / f"{name}.csv", text.getvalue())
-    whole = [method for method in WHOLE if any((r.adapter, r.order) == (method, "sorted") for r in rows)]
-    tables = [*(table_of(rows, method) for method in whole), seeds_table(rows), plainest_table(rows)]
-    replace_text(out / f"{name}.md", "\n\n".join(f"### {t.title}\n\n{t.to_markdown()}" for t in tables) + "\n")
-    return out / f"{name}.md"
-
-
-def gain(rows: Iterable[Row]) -> float | None:
-    """Accuracy gained over the trained model, mean over seeds."""
-    gains = [row.accuracy - row.before for row in rows if row.accuracy is not None]
-    return mean(gains) if gains else None
-
-
-def targets_of(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    return list(dict.fromkeys((row.dataset, row.target) for row in rows))
-
-
-def shown(value: float | None) -> str:
-    return "–" if value is None else points(value)
-
-
-def table_of(rows: Sequence[Row], name: str) -> Table:
-    """A method's gain on every target and stream; the last row and column are means."""
-    own = [row for row in rows if row.adapter == name]
-    streams = [(o, b) for o in ORDERS for b in BATCHES]
-    lines, every = [], []
-    for dataset, target in targets_of(own):
-        here = [row for row in own if (row.dataset, row.target) == (dataset, target)]
-        plain = mean({row.seed: row.before for row in here}.values())
-        gains = [gain(row for row in here if (row.order, row.batch) == s) for s in streams]
-        lines.append([f"{dataset} {target}", percent(plain), *map(shown, gains)])
-        every.append(gains)
-    columns = [[g for g in column if g is not None] for column in zip(*every)]
-    lines.append(["mean", "", *(shown(mean(c) if c else None) for c in columns)])
-    known = [g for column in columns for g in column]
-    worst = f"worst cell {points(min(known))}, mean {points(mean(known))}" if known else "cannot run"
-    title = f"{name}: points gained over the trained model ({worst})"
-    return Table(title, ["target", "trained, %", *(f"{o}, {b}" for o, b in streams)], lines)
-
-
-def seeds_table(rows: Sequence[Row]) -> Table:
-    """Every method that has the whole grid, seed by seed: the mean over its streams, and the worst of them."""
-    seeds, lines = sorted({row.seed for row in rows}), []
-    for name in WHOLE:
-        gains = [
-            [r.accuracy - r.before for r in rows if (r.adapter, r.seed) == (name, s) and r.accuracy is not None]
-            for s in seeds
-        ]
-        if all(gains):
-            lines.append([name, *(f"{points(mean(g))}, {points(min(g))}" for g in gains)])
-    title = "Seed by seed: mean and worst stream, points gained over the trained model"
-    return Table(title, ["method", *(f"seed {s}" for s in seeds)], lines)
-
-
-def plainest_table(rows: Sequence[Row]) -> Table:
-    """Every method, images in random order; batches of 16 where there are such, else of 32."""
-    targets = targets_of(rows)
-    lines = []
-    for name in dict.fromkeys(row.adapter for row in rows):
-        own = [row for row in rows if row.adapter == name and row.order == "iid" and row.batch in (16, 32)]
-        gains = [gain(r for r in own if (r.dataset, r.target) == t) for t in targets]
-        known = [g for g in gains if g is not None]
-        lines.append([name, *map(shown, gains), shown(mean(known) if known else None)])
-    title = "Random order, batches of 16 or 32: points gained over the trained model"
-    return Table(title, ["method", *(f"{d} {t}" for d, t in targets), "mean"], lines)
 
 
 def main(options: Options) -> None:

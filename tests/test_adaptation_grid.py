@@ -24,6 +24,12 @@ def grid(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT))
+    return importlib.import_module("benchmarks.adaptation_tables")
+
+
+@pytest.fixture
 def photos(tmp_path: Path) -> Path:
     root, rng = tmp_path / "photos", np.random.default_rng(0)
     for domain in DOMAINS:
@@ -114,14 +120,25 @@ def test_guarded_methods_are_cells_of_their_own(grid: ModuleType, options: Any) 
     assert job.settings == {"neighbours": "2", "guard": True}
 
 
-def test_gains_are_means_over_seeds(grid: ModuleType) -> None:
+def test_gains_are_means_over_seeds(tables: ModuleType) -> None:
     def row(seed: int, before: float, accuracy: float | None) -> Any:
-        return grid.Row("photos", "night", seed, "t3a", "iid", 16, 10, before, accuracy)
+        return tables.Row("photos", "night", seed, "t3a", "iid", 16, 10, before, accuracy)
 
-    assert grid.gain([row(0, 0.5, 0.7), row(1, 0.5, 0.4), row(2, 0.9, None)]) == pytest.approx(0.05)
-    assert grid.gain([row(0, 0.5, None)]) is None
-    table = grid.plainest_table([row(0, 0.5, 0.7), row(1, 0.5, 0.4)])
+    assert tables.gain([row(0, 0.5, 0.7), row(1, 0.5, 0.4), row(2, 0.9, None)]) == pytest.approx(0.05)
+    assert tables.gain([row(0, 0.5, None)]) is None
+    table = tables.plainest_table([row(0, 0.5, 0.7), row(1, 0.5, 0.4)])
     assert table.rows == [["t3a", "+5.0", "+5.0"]]
+
+
+def test_a_training_of_its_own_is_shown_beside_the_gain(tables: ModuleType) -> None:
+    def row(target: str, seed: int, adapter: str, before: float, accuracy: float) -> Any:
+        return tables.Row("photos", target, seed, adapter, "iid", 32, 10, before, accuracy)
+
+    own = [row("night", 0, "mt3", 0.3, 0.5), row("night", 1, "mt3", 0.4, 0.4), row("noon", 0, "mt3", 0.8, 0.75)]
+    table = tables.own_training_table(own)
+    assert table.rows == [["mt3", "35.0, +10.0", "80.0, -5.0", "57.5, +2.5"]]
+    assert tables.plainest_table(own).rows == []
+    assert tables.own_training_table([row("night", 0, "lame", 0.3, 0.5)]).rows == []
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="memory is read from /proc")
