@@ -141,6 +141,22 @@ def test_a_training_of_its_own_is_shown_beside_the_gain(tables: ModuleType) -> N
     assert tables.own_training_table([row("night", 0, "lame", 0.3, 0.5)]).rows == []
 
 
+def test_the_figure_shows_the_published_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    figure = importlib.import_module("benchmarks.adaptation_figure")
+    published = ROOT / "docs" / "records" / "adaptation_grid.csv"
+    gains = figure.gains_of(figure.read_csv(published))
+    lines = [line for line in csv.DictReader(published.open(newline="")) if line["accuracy"]]
+    assert set(gains) == {line["adapter"] for line in lines}
+    for method, of_method in gains.items():
+        own = [100 * (float(x["accuracy"]) - float(x["before"])) for x in lines if x["adapter"] == method]
+        assert np.mean(figure.all_of(of_method)) == pytest.approx(np.mean(own))  # as many seeds for every cell
+        assert len(figure.all_of(of_method)) == len(own) // 3
+    figure.main(published, tmp_path / "new" / "grid.png")
+    with Image.open(tmp_path / "new" / "grid.png") as picture:
+        assert len(np.unique(np.asarray(picture.convert("L")))) > 20
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="memory is read from /proc")
 def test_the_long_stream_is_answered_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
