@@ -1,6 +1,7 @@
 """The adaptation grid as one figure: what every test-time method gained or lost, a mark for each target and stream."""
 
 import csv
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
@@ -74,6 +75,8 @@ def main(records: Path = Path("grid/grid.csv"), out: Path = Path("grid/grid.png"
         records: the grid's rows, as benchmarks.adaptation_grid writes them.
         out: the picture to write.
     """
+    if not records.is_file():
+        sys.exit(f"error: there is no {records}: python -m benchmarks.adaptation_grid writes it.")
     gains = gains_of(read_csv(records))
     figure, ax = pyplot().subplots(figsize=(7, 0.32 * len(gains) + 0.8))
     draw_gains(ax, gains)

@@ -152,6 +152,8 @@ def test_the_figure_shows_the_published_rows(tmp_path: Path, monkeypatch: pytest
         own = [100 * (float(x["accuracy"]) - float(x["before"])) for x in lines if x["adapter"] == method]
         assert np.mean(figure.all_of(of_method)) == pytest.approx(np.mean(own))  # as many seeds for every cell
         assert len(figure.all_of(of_method)) == len(own) // 3
+    with pytest.raises(SystemExit, match=r"no .*grid\.csv: python -m benchmarks\.adaptation_grid writes it"):
+        figure.main(tmp_path / "grid.csv")
     figure.main(published, tmp_path / "new" / "grid.png")
     with Image.open(tmp_path / "new" / "grid.png") as picture:
         assert len(np.unique(np.asarray(picture.convert("L")))) > 20
