@@ -1,6 +1,5 @@
 """The adaptation grid as one figure: what every test-time method gained or lost, a mark for each target and stream."""
 
-import csv
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,20 +8,10 @@ from typing import Any
 
 import tyro
 
-from benchmarks.adaptation_tables import Row, gain
+from benchmarks.adaptation_tables import Row, gain, read_csv
 from itta.report.plots import MARKERS, PALETTE, clean, pyplot, save
 
 Gains = dict[str, dict[str, list[float]]]  # method -> data set -> a gain for each target and stream
-
-
-def read_csv(path: Path) -> list[Row]:
-    def row(line: dict[str, Any]) -> Row:
-        counts = {name: int(line[name]) for name in ("seed", "batch", "images")}
-        shares = {name: float(line[name]) if line[name] else None for name in ("before", "accuracy")}
-        return Row(**line | counts | shares)
-
-    with path.open(newline="") as file:
-        return [row(line) for line in csv.DictReader(file)]
 
 
 def gains_of(rows: Sequence[Row]) -> Gains:
@@ -55,7 +44,8 @@ def draw_gains(ax: Any, gains: Gains) -> None:
     ax.plot(means, range(len(means)), "|", color="black", ms=15, mew=2, ls="", label="mean")
     ax.axvline(0, color="#555555", lw=0.8, zorder=0)
     ax.set_xscale("symlog", linthresh=2)
-    ticks = [-50, -20, -10, -5, -2, -1, 0, 1, 2, 5]
+    low, high = ax.get_xlim()
+    ticks = [t for t in (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50) if low <= t <= high]
     ax.set_xticks(ticks, [f"{t:+d}" if t else "0" for t in ticks])
     ax.minorticks_off()
     ax.set_yticks(range(len(gains)), [f"{name}  {m:+.1f}" for name, m in zip(gains, means)])

@@ -3,6 +3,7 @@
 Trains one model for each target and seed, and for each method that builds on a training of its own; adapts each along
 the streams; writes one row per stream and method as soon as it is known, and tables of them all. What is there already
 is not done again, so the same command goes on after an interruption; other settings, or more images, are other rows.
+Without options, it makes everything in docs/records/adaptation_grid.csv.
 With --ablation: the parts of ITTA's step, and of itta+, one by one, on the plainest streams.
 """
 
@@ -36,6 +37,7 @@ from itta.seeds import derive_seed
 from itta.trial import Trial
 
 PLAINEST = ("iid", 32)
+FEWER_VIEWS = ("memo.views=8", "cotta.views=8")  # than 32 of each image, to save time
 
 
 class Job(NamedTuple):
@@ -46,6 +48,7 @@ class Job(NamedTuple):
     settings: dict[str, Any]
     order: str
     batch: int
+    images: int
 
     @property
     def written(self) -> str:
@@ -57,7 +60,8 @@ class Options:
     out: Path = Path("grid")  # models, rows and tables
     data: tuple[str, ...] = ("emoji", "PACS")  # "emoji", or folders root/domain/class/image
     seeds: int = 3  # of model, images and stream
-    images: int = 200  # of each target, drawn at random
+    images: int = 600  # of each target, drawn at random, for methods that run on every stream
+    fewer: int = 200  # of each target, for the others and the ablation
     steps: int = 80  # of training
     batch_size: int = 12  # images of each source domain in a training step
     lr: float = 2e-4  # of training
@@ -66,7 +70,7 @@ class Options:
     weights: str = "imagenet"  # it starts from
     slots: int = 2  # processes at a time
     adapters: tuple[str, ...] = tuple(n for n in ADAPTERS if n != "source")  # methods to run
-    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ADAPTER.NAME=VALUE …")] = ()  # settings of the methods
+    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ADAPTER.NAME=VALUE …")] = FEWER_VIEWS  # the methods'
     guard: bool = False  # with the guard around every method, as "guarded NAME"
     ablation: bool = False  # the parts of ITTA's step and of itta+, one by one
 
@@ -78,28 +82,27 @@ class Model:
     trial: Trial
     folder: Path
     jobs: tuple[Job, ...]
-    images: int  # of the target
     rows: Path
 
     def done(self) -> list[Row | None]:
         """Each job's row, or none as long as there is none."""
         found = read(self.rows)
-        return [next((row for row in found if answers(row, job, self.images)), None) for job in self.jobs]
+        return [next((row for row in found if answers(row, job)), None) for job in self.jobs]
 
 
 def models(options: Options) -> list[Model]:
     """ITTA's training for all methods but those that need their own."""
     by_training: dict[str, list[Job]] = {}
-    for job in ablation_jobs() if options.ablation else jobs(options):
+    for job in ablation_jobs(options) if options.ablation else jobs(options):
         own = find(job).needs.training
         by_training.setdefault(own if own in OWN_TRAINING else "itta", []).append(job)
+    loaded = {data: load_dataset(data, image_size=options.image_size) for data in options.data}
     found = []
     for seed in range(options.seeds):
-        for data in options.data:
-            dataset = load_dataset(data, image_size=options.image_size)
+        for data, dataset in loaded.items():
             domains = tuple(dataset.domains)
             for target in domains:
-                images = min(options.images, len(dataset.domain(target)))
+                there = len(dataset.domain(target))
                 for algorithm, of_model in by_training.items():
                     trial = Trial(
                         dataset=data,
@@ -117,7 +120,8 @@ def models(options: Options) -> list[Model]:
                     own = "" if algorithm == "itta" else f"-{algorithm}"
                     folder = options.out / "runs" / f"{Path(data).name}-{target}-{seed}{own}"
                     rows = folder.with_name(f"{folder.name}.{'ablation' if options.ablation else 'grid'}.jsonl")
-                    found.append(Model(trial, folder, tuple(of_model), images, rows))
+                    here = tuple(job._replace(images=min(job.images, there)) for job in of_model)
+                    found.append(Model(trial, folder, here, rows))
     return found
 
 
@@ -127,14 +131,15 @@ def jobs(options: Options) -> list[Job]:
     for name in options.adapters:
         chosen = parse_settings([s.removeprefix(f"{name}.") for s in options.set if s.startswith(f"{name}.")])
         streams = [(o, b) for o in ORDERS for b in BATCHES] if name in WHOLE else [PLAINEST]
+        images = options.images if name in WHOLE else options.fewer
         label = f"guarded {name}" if options.guard else name
         settings = chosen | ({"guard": True} if options.guard else {})
-        found += [Job(label, name, settings, order, batch) for order, batch in streams]
+        found += [Job(label, name, settings, order, batch, images) for order, batch in streams]
     return found
 
 
-def ablation_jobs() -> list[Job]:
-    return [Job(label, adapter, chosen, "iid", 16) for label, (adapter, chosen) in variants().items()]
+def ablation_jobs(options: Options) -> list[Job]:
+    return [Job(label, adapter, chosen, "iid", 16, options.fewer) for label, (adapter, chosen) in variants().items()]
 
 
 def find(job: Job) -> type[Adapter]:
@@ -150,13 +155,15 @@ def adapt_one(model: Model) -> None:
     trial, trained = model.trial, load(model.folder)
     (target,) = trial.test_domains
     domain = load_dataset(trial.dataset, image_size=trial.image_size).domain(target)
-    rng = np.random.RandomState(derive_seed(trial.trial_seed, "grid", target))
-    chosen = np.sort(rng.permutation(len(domain))[: model.images])
-    before = evaluate(adapt(trained, "source"), domain, chosen, 64, None).accuracy
+    drawn = np.random.RandomState(derive_seed(trial.trial_seed, "grid", target)).permutation(len(domain))
+    chosen = {n: np.sort(drawn[:n]) for n in {job.images for job in waiting}}
+    before = {n: evaluate(adapt(trained, "source"), domain, c, 64, None).accuracy for n, c in chosen.items()}
     for job in waiting:
-        accuracy, note = run(trained, job, domain, chosen, trial.trial_seed)
-        where = (Path(trial.dataset).name, target, trial.trial_seed)
-        row = Row(*where, job.label, job.order, job.batch, len(chosen), before, accuracy, note, job.written)
+        accuracy, note = run(trained, job, domain, chosen[job.images], trial.trial_seed)
+        row = Row(
+            Path(trial.dataset).name, target, trial.trial_seed, job.label, job.order, job.batch, job.images,
+            before[job.images], accuracy, note, job.written,
+        )  # fmt: skip
         append_lines(model.rows, [asdict(row)])
 
 
@@ -172,10 +179,10 @@ def run(trained: Algorithm, job: Job, domain: Images, chosen: np.ndarray, seed: 
     return outcome.accuracy, ", ".join(f"{watch}: {n}" for watch, n in done.items())
 
 
-def answers(row: Row, job: Job, images: int) -> bool:
-    """Whether a row is what the job would find on so many images."""
-    found = (row.adapter, row.order, row.batch, row.settings, row.images)
-    return found == (job.label, job.order, job.batch, job.written, images)
+def answers(row: Row, job: Job) -> bool:
+    """Whether a row is what the job would find."""
+    found = (row.adapter, row.order, row.batch, row.images, row.settings)
+    return found == (job.label, job.order, job.batch, job.images, job.written)
 
 
 def read(path: Path) -> list[Row]:

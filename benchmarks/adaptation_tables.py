@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from itta.records import replace_text
 from itta.report.tables import Table, percent, points
@@ -41,10 +42,22 @@ def write(rows: Sequence[Row], out: Path, name: str) -> Path:
     writer.writerows([asdict(row).values() for row in rows])
     replace_text(out / f"{name}.csv", text.getvalue())
     whole = [method for method in WHOLE if any((r.adapter, r.order) == (method, "sorted") for r in rows)]
-    tables = [*(table_of(rows, m) for m in whole), seeds_table(rows), plainest_table(rows), own_training_table(rows)]
+    others = [row for row in rows if row.adapter not in whole]
+    tables = [*(table_of(rows, method) for method in whole), seeds_table([r for r in rows if r.adapter in whole])]
+    tables += [plainest_table(others), own_training_table(others)]
     sections = [f"### {t.title}\n\n{t.to_markdown()}\n" for t in tables if t.rows]
     replace_text(out / f"{name}.md", "\n".join(sections))
     return out / f"{name}.md"
+
+
+def read_csv(path: Path) -> list[Row]:
+    def row(line: dict[str, Any]) -> Row:
+        counts = {name: int(line[name]) for name in ("seed", "batch", "images")}
+        shares = {name: float(line[name]) if line[name] else None for name in ("before", "accuracy")}
+        return Row(**line | counts | shares)
+
+    with path.open(newline="") as file:
+        return [row(line) for line in csv.DictReader(file)]
 
 
 def gain(rows: Iterable[Row]) -> float | None:
@@ -88,7 +101,7 @@ def seeds_table(rows: Sequence[Row]) -> Table:
             [r.accuracy - r.before for r in rows if (r.adapter, r.seed) == (name, s) and r.accuracy is not None]
             for s in seeds
         ]
-        if all(gains):
+        if gains and all(gains):
             lines.append([name, *(f"{points(mean(g))}, {points(min(g))}" for g in gains)])
     title = "Seed by seed: mean and worst stream, points gained over the trained model"
     return Table(title, ["method", *(f"seed {s}" for s in seeds)], lines)

@@ -44,7 +44,7 @@ def photos(tmp_path: Path) -> Path:
 @pytest.fixture
 def options(grid: ModuleType, photos: Path, tmp_path: Path) -> Any:
     return grid.Options(
-        out=tmp_path / "grid", data=(str(photos),), seeds=1, images=8, steps=1, batch_size=4, image_size=16,
+        out=tmp_path / "grid", data=(str(photos),), seeds=1, images=8, fewer=8, steps=1, batch_size=4, image_size=16,
         backbone="small_cnn", weights="none", adapters=("itta+", "t3a", "tent", "lame"), set=("lame.neighbours=2",),
     )  # fmt: skip
 
@@ -70,7 +70,9 @@ def test_every_cell_once_and_an_interruption_loses_nothing(grid: ModuleType, opt
             assert float(r["accuracy"]) * 8 == round(float(r["accuracy"]) * 8)
     printed = Path(capsys.readouterr().out.strip())
     assert "### itta+: points gained over the trained model (worst cell" in printed.read_text()
-    assert re.search(r"\| tent +\|( +– \|){4}", printed.read_text())
+    assert "### tent: points gained over the trained model (cannot run)" in printed.read_text()
+    _, plainest = printed.read_text().split("### Random order")  # only what is in no table of its own
+    assert re.findall(r"^\| (\S+)", plainest, re.MULTILINE) == ["method", "lame"]
 
     models = grid.models(options)
     first = models[0].rows
@@ -87,7 +89,7 @@ def test_more_images_or_other_settings_are_other_rows(grid: ModuleType, options:
     asked = replace(options, adapters=("lame",))
     first, *_ = grid.models(asked)
     grid.run_local({"dawn": (first.trial, first.folder)}, 1)
-    changed = (replace(asked, images=6), replace(asked, images=600), replace(asked, set=("lame.neighbours=1",)))
+    changed = (replace(asked, fewer=6), replace(asked, fewer=600), replace(asked, set=("lame.neighbours=1",)))
     for wanted in (asked, *changed, asked):
         grid.adapt_one(grid.models(wanted)[0])
     rows = grid.read(first.rows)
@@ -98,7 +100,7 @@ def test_more_images_or_other_settings_are_other_rows(grid: ModuleType, options:
 
 
 def test_the_ablation_runs_every_variant(grid: ModuleType, options: Any) -> None:
-    few = [m for m in grid.models(replace(options, ablation=True, images=4)) if m.trial.test_domains == ("night",)]
+    few = [m for m in grid.models(replace(options, ablation=True, fewer=4)) if m.trial.test_domains == ("night",)]
     (model,) = few
     grid.run_local({"night": (model.trial, model.folder)}, 1)
     grid.adapt_one(model)
@@ -128,6 +130,8 @@ def test_gains_are_means_over_seeds(tables: ModuleType) -> None:
     assert tables.gain([row(0, 0.5, None)]) is None
     table = tables.plainest_table([row(0, 0.5, 0.7), row(1, 0.5, 0.4)])
     assert table.rows == [["t3a", "+5.0", "+5.0"]]
+    assert tables.seeds_table([row(0, 0.5, 0.7), row(1, 0.5, 0.4)]).rows == [["t3a", "+20.0, +20.0", "-10.0, -10.0"]]
+    assert tables.seeds_table([]).rows == []
 
 
 def test_a_training_of_its_own_is_shown_beside_the_gain(tables: ModuleType) -> None:
