@@ -70,7 +70,8 @@ class Options:
     weights: str = "imagenet"  # it starts from
     slots: int = 2  # processes at a time
     adapters: tuple[str, ...] = tuple(n for n in ADAPTERS if n != "source")  # methods to run
-    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ADAPTER.NAME=VALUE …")] = FEWER_VIEWS  # the methods'
+    # settings of the methods
+    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ADAPTER.NAME=VALUE …")] = FEWER_VIEWS
     guard: bool = False  # with the guard around every method, as "guarded NAME"
     ablation: bool = False  # the parts of ITTA's step and of itta+, one by one
 
