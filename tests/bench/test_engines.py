@@ -3,6 +3,7 @@ import os
 import shutil
 import signal
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -64,6 +65,16 @@ def test_a_mistake_is_told_in_the_workers_own_words(jobs, tmp_path):
     (tmp_path / "first" / "thesis.tex").touch()
     with pytest.raises(InputError, match=r"first: .*thesis|first: .*not empty"):
         run_local({"first": jobs["first"]}, slots=1)
+
+
+def test_a_finished_model_of_another_trial_is_not_taken_for_this_one(jobs):
+    trial, out = jobs["first"]
+    run_local({"first": (trial, out)}, slots=1)
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    with pytest.raises(InputError, match=r"first holds another trial \(it differs in steps\): choose another"):
+        run_local({"third": jobs["third"], "first": (replace(trial, steps=STEPS + 1), out)}, slots=1)
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    assert not jobs["third"][1].exists()  # told before anything is trained
 
 
 def killer(*names: str, times: int):

@@ -49,8 +49,8 @@ def lock(file: IO[str]) -> None:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def claim(out: Path, trial: Trial) -> None:
-    """Take the directory for this trial; refuse one that holds another."""
+def refuse_another(out: Path, trial: Trial) -> None:
+    """Complain about a directory that holds another trial than this one."""
     path = out / "trial.json"
     if path.is_file():
         found = read_trial(path)
@@ -59,7 +59,13 @@ def claim(out: Path, trial: Trial) -> None:
             raise InputError(
                 f"{out} holds another trial (it differs in {', '.join(differing)}): choose another --out, or delete it."
             )
-    elif not all(unfinished(file) or file.name == LOCK for file in out.iterdir()):
+
+
+def claim(out: Path, trial: Trial) -> None:
+    """Take the directory for this trial; refuse one that holds another."""
+    path = out / "trial.json"
+    refuse_another(out, trial)
+    if not path.is_file() and not all(unfinished(file) or file.name == LOCK for file in out.iterdir()):
         (out / LOCK).unlink()  # it is not our directory
         raise InputError(f"{out} is not empty and holds no trial: choose another --out.")
     for file in filter(unfinished, out.iterdir()):

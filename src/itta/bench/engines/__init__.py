@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from itta.bench.directory import refuse_another
 from itta.bench.job import Ending, Job, mark_failed
 from itta.errors import InputError
 from itta.trial import Trial
@@ -94,6 +95,8 @@ def run_local(jobs: Mapping[str, tuple[Trial, Path]], slots: int, report: Report
     """Train every job whose directory holds no finished model, on this machine; one that dies is left for later."""
     from itta.bench.engines.local import threads_each
 
+    for trial, out in jobs.values():
+        refuse_another(out, trial)  # also a finished model of it, which would pass for this one's
     waiting = {name: job for name, job in jobs.items() if not (job[1] / "model.json").is_file()}
     threads = threads_each(min(slots, len(waiting)))
     wanted = {name: Job(trial, out, threads=threads) for name, (trial, out) in waiting.items()}
