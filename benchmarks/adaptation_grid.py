@@ -23,17 +23,17 @@ from rich.progress import Progress
 from benchmarks.adaptation_tables import BATCHES, ORDERS, OWN_TRAINING, WHOLE, Row, write
 from benchmarks.adaptation_variants import variants, with_blocks
 from itta.adapters import ADAPTERS, Adapter, adapt, find_adapter
-from itta.adapters.streams import draw_order
 from itta.algorithms import Algorithm
-from itta.bench.checkpoint import load
-from itta.bench.engines import run_local
-from itta.bench.evaluate import evaluate
 from itta.data import load_dataset
 from itta.data.dataset import Images
+from itta.data.streams import draw_order
 from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.records import append_lines, read_lines
+from itta.run.evaluate import evaluate
 from itta.seeds import derive_seed
+from itta.store.model import load
+from itta.sweep.engines import run_local
 from itta.trial import Trial
 
 PLAINEST = ("iid", 32)

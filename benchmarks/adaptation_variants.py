@@ -10,7 +10,7 @@ from itta.adapters import Adapter
 from itta.adapters.base import Needs
 from itta.functional.entropy import log_mean_probability
 from itta.hparams import hp
-from itta.nn.mixstyle import MixDraw, mix_style
+from itta.nn.style_mixing import MixDraw, mix_style
 
 CHANNEL = {"per": "channel", "lr": 1e-3}
 ALWAYS = 10**9

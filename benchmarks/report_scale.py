@@ -24,7 +24,7 @@ from rich.table import Table
 
 from itta.records import Record, write_all
 from itta.records.domainbed import ENVIRONMENTS
-from itta.sweep import Adaptation, Sweep
+from itta.sweep.plan import Adaptation, Sweep
 from itta.trial import Trial
 
 SELECTIONS = ("training-domain", "leave-one-domain-out", "oracle")

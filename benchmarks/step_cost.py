@@ -26,10 +26,10 @@ from itta.algorithms.base import Batch, Logs
 from itta.algorithms.consistency import Consistency, mixing_points
 from itta.algorithms.erm import ERM
 from itta.algorithms.itta import ITTA, Run, grad, set_gradients
-from itta.bench.profile import peak_memory
 from itta.data import load_dataset
 from itta.data.dataset import split
 from itta.data.loaders import TrainLoader
+from itta.explain.profile import peak_memory
 from itta.functional.gradients import alignment
 from itta.functional.jvp import Tape
 from itta.hparams import default

@@ -23,7 +23,7 @@ from torch import Tensor
 from itta.algorithms import Task
 from itta.errors import InputError
 from itta.nn import make_backbone
-from itta.nn.mixstyle import draw_mix
+from itta.nn.style_mixing import draw_mix
 
 
 @dataclass(frozen=True)

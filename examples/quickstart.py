@@ -4,9 +4,9 @@ import tempfile
 from pathlib import Path
 
 import itta
-from itta.bench.evaluate import evaluate
-from itta.bench.train import train
 from itta.data import load_dataset
+from itta.run.evaluate import evaluate
+from itta.run.train import train
 from itta.trial import Trial
 
 trial = Trial(

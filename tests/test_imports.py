@@ -83,7 +83,7 @@ def report_modules() -> list[str]:
     return sorted(".".join(p).removesuffix(".__init__") for p in parts)
 
 
-READERS = ["itta", "itta.hparams", "itta.trial", "itta.records", "itta.sweep.state", *report_modules()]
+READERS = ["itta", "itta.hparams", "itta.trial", "itta.records", "itta.sweep.standings", *report_modules()]
 HEAVY = ("torch", "scipy", "matplotlib")
 
 
@@ -111,5 +111,5 @@ def test_reading_records_is_imported_in_half_a_second() -> None:
 
 
 def test_timm_is_imported_on_demand() -> None:
-    code = "import sys, itta.bench.train; sys.exit('timm' in sys.modules or 'torchvision' in sys.modules)"
+    code = "import sys, itta.run.train; sys.exit('timm' in sys.modules or 'torchvision' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from itta.adapters import ADAPTERS, Adapter
 from itta.algorithms import ALGORITHMS, Algorithm, Task
 from itta.algorithms.base import Batch
-from itta.bench.catalogue import catalogue, hparams, short
+from itta.catalogue import catalogue, hparams, short
 from itta.hparams import default
 from itta.nn import BACKBONES
 from itta.nn.small_cnn import SmallCNN

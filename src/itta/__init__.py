@@ -6,7 +6,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from itta.adapters import adapt
-    from itta.bench.checkpoint import load
+    from itta.store.model import load
 
 __all__ = ["__version__", "adapt", "load"]
 
@@ -14,7 +14,7 @@ __all__ = ["__version__", "adapt", "load"]
 def __getattr__(name: str) -> Any:
     """Import `load` and `adapt` on first use: reading records must not need torch."""
     if name == "load":
-        from itta.bench.checkpoint import load
+        from itta.store.model import load
 
         return load
     if name == "adapt":

@@ -11,7 +11,7 @@ from itta.adapters.itta import ITTA
 from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
 from itta.errors import InputError
-from itta.nn.mixstyle import MixDraw, mix_style
+from itta.nn.style_mixing import MixDraw, mix_style
 
 Trained = Callable[..., Algorithm]
 Batches = Callable[..., list[Batch]]

@@ -17,7 +17,7 @@ from itta.algorithms.itta import ITTA as TrainedITTA
 from itta.errors import InputError
 from itta.hparams import default
 from itta.nn import make_backbone
-from itta.nn.mixstyle import MixDraw, mix_style
+from itta.nn.style_mixing import MixDraw, mix_style
 
 Trained = Callable[..., Algorithm]
 Batches = Callable[..., list[Batch]]

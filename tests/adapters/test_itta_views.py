@@ -11,8 +11,8 @@ from itta.adapters import adapt
 from itta.adapters.itta import PRESETS
 from itta.algorithms import Algorithm
 from itta.errors import InputError
-from itta.nn.mixstyle import MixDraw
 from itta.nn.style_bank import StyleBank
+from itta.nn.style_mixing import MixDraw
 
 Trained = Callable[..., Algorithm]
 Counting = Callable[..., AbstractContextManager[list[int]]]

@@ -14,7 +14,7 @@ from itta.algorithms.itta import ITTA, PRESETS, Run
 from itta.hparams import default
 from itta.nn import make_backbone
 from itta.nn.backbone import Backbone
-from itta.nn.mixstyle import MixDraw, draw_mix, mix_style
+from itta.nn.style_mixing import MixDraw, draw_mix, mix_style
 from itta.nn.views import draw_noise
 
 Build = Callable[..., Algorithm]

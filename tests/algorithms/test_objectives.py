@@ -8,7 +8,7 @@ from torch import Tensor
 
 from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch, dropout
-from itta.nn.mixstyle import MixDraw, draw_mix
+from itta.nn.style_mixing import MixDraw, draw_mix
 from itta.nn.views import draw_noise
 
 Build = Callable[..., Algorithm]

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from itta.functional.jvp import Tape
 from itta.nn import make_backbone
 from itta.nn.backbone import Backbone
-from itta.nn.mixstyle import MixDraw
+from itta.nn.style_mixing import MixDraw
 from itta.nn.views import two_views
 
 Pass = Callable[[nn.Module, Tensor], Tensor]

@@ -20,7 +20,7 @@ from itta.functional.jvp import Tape
 from itta.hparams import default
 from itta.nn import make_backbone
 from itta.nn.backbone import Backbone
-from itta.nn.cam import find_block
+from itta.nn.tap import find_block
 
 MODELS = {"resnet10t": 64, "vit_tiny_patch16_224": 32, "mobilenetv3_small_050": 64}
 

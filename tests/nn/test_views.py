@@ -1,7 +1,7 @@
 import torch
 
-from itta.nn.mixstyle import MixDraw, mix_style
 from itta.nn.small_cnn import SmallCNN
+from itta.nn.style_mixing import MixDraw, mix_style
 from itta.nn.views import draw_noise, two_views
 
 

@@ -14,9 +14,9 @@ from itta import records
 from itta.cli import main
 from itta.errors import InputError
 from itta.records import Record
+from itta.records.story import Picture, Story, Stream, write_story
 from itta.report.page.build import write_page
 from itta.report.page.sources import read_sources
-from itta.report.story import Picture, Story, Stream, write_story
 
 Make = Callable[..., list[Record]]
 EVIL = "<script>alert(1)</script>\"'&</style><img src=x onerror=alert(1)>"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from itta.records.story import Event, Stream
 from itta.report.page.charts import Mark, line_chart, nice_ticks
 from itta.report.page.numbers import (
     Confused,
@@ -19,7 +20,6 @@ from itta.report.page.numbers import (
     thinned,
 )
 from itta.report.page.views import change, view_stream
-from itta.report.story import Event, Stream
 
 Make = Callable[..., Stream]
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from itta.metrics.significance import measurements, rank
 from itta.records import Record
-from itta.report.figures import costs, draw, searched
-from itta.report.fill import Filled, Options, fill
-from itta.report.gather import Gathered
+from itta.records.collection import Gathered
+from itta.report.cells import Filled, Options, fill
 from itta.report.layouts import found
 from itta.report.plots import indistinct, plot_critical_difference, plot_domains, style
-from itta.report.significance import measurements, rank
+from itta.report.table_figures import costs, draw, searched
 
 Made = Callable[..., list[Record]]
 

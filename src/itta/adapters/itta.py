@@ -26,7 +26,7 @@ from itta.functional.self_supervision import rotate
 from itta.hparams import hp
 from itta.nn.affine_stack import AffineStack, channel_shape
 from itta.nn.backbone import After
-from itta.nn.mixstyle import MixDraw
+from itta.nn.style_mixing import MixDraw
 from itta.nn.views import ViewDraw, mixing, two_views
 
 

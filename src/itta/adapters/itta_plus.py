@@ -20,8 +20,8 @@ from itta.errors import InputError
 from itta.functional.entropy import effective_classes, log_mean_probability
 from itta.hparams import hp
 from itta.nn.affine_stack import AffineStack, channel_shape
-from itta.nn.mixstyle import style
 from itta.nn.optimizer import with_prefix, without_prefix
+from itta.nn.style_mixing import style
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from itta.algorithms import base
 from itta.algorithms.base import Algorithm, Batch, Logs, Needs
 from itta.errors import InputError
 from itta.hparams import hp, power
-from itta.nn.mixstyle import draw_mix
+from itta.nn.style_mixing import draw_mix
 from itta.nn.views import ViewDraw, draw_noise, two_views
 
 

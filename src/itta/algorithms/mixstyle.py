@@ -14,7 +14,7 @@ from torch import Tensor
 from itta.algorithms import base
 from itta.algorithms.base import Algorithm, Batch, Logs, Needs
 from itta.hparams import hp
-from itta.nn.mixstyle import draw_mix, mix_style
+from itta.nn.style_mixing import draw_mix, mix_style
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from itta.algorithms import base
 from itta.algorithms.base import Algorithm, Batch, Logs, Needs
 from itta.functional.domains import domain_means
 from itta.hparams import hp, power
-from itta.nn.mixstyle import draw_beta
+from itta.nn.style_mixing import draw_beta
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from itta.algorithms import base
 from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
 from itta.hparams import hp
-from itta.nn.mixstyle import draw_beta
+from itta.nn.style_mixing import draw_beta
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from itta.cli.chosen import adapter_of
+from itta.cli.adapter_choice import adapter_of
 from itta.cli.screen import Settings, check_at_least, command, print_json, progress_bars, show, use_threads
-from itta.report.story import Story
+from itta.records.story import Story
 from itta.report.tables import Table
 
 
@@ -58,10 +58,10 @@ def adapt(
         json: Print the result as JSON.
     """
     from itta.adapters import adapt as make_adapter
-    from itta.bench.checkpoint import load
-    from itta.bench.story import tell_adaptation, write_run_page
-    from itta.bench.target import compare, find_stream, summarise, write_comparison
     from itta.data.dataset import prepare_images
+    from itta.data.target import compare, find_stream, summarise, write_comparison
+    from itta.explain.run_story import tell_adaptation, write_run_page
+    from itta.store.model import load
 
     use_threads(threads)
     check_at_least(1, batch_size=batch_size)

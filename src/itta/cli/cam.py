@@ -50,7 +50,7 @@ def cam(
         threads: CPU threads; 0 leaves it to torch.
         json: Print the result as JSON.
     """
-    from itta.bench.cam import Settings, run_cam
+    from itta.explain.gradcam import Settings, run_cam
     from itta.hparams import parse_settings
 
     use_threads(threads)

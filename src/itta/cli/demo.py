@@ -16,8 +16,8 @@ def demo(out: Path = Path("demo-output"), page: bool = True, json: bool = False)
         page: Write page.html, with everything to look at in one file.
         json: Print the result as JSON.
     """
-    from itta.bench.demo import Settings as DemoSettings
-    from itta.bench.demo import run_demo
+    from itta.demo import Settings as DemoSettings
+    from itta.demo import run_demo
 
     use_threads(1)  # images so small gain nothing from a second one
     with progress_bars(json) as report:

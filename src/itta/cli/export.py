@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from itta.cli.chosen import adapter_of
+from itta.cli.adapter_choice import adapter_of
 from itta.cli.screen import Settings, check_at_least, print_json, progress_bars, use_threads
 from itta.errors import InputError
 
@@ -48,9 +48,9 @@ def export(
         json: Print the result as JSON.
     """
     from itta.adapters import adapt
-    from itta.bench import export as library
-    from itta.bench.checkpoint import load
-    from itta.bench.target import find_stream
+    from itta.data.target import find_stream
+    from itta.store import export as library
+    from itta.store.model import load
 
     use_threads(threads)
     check_at_least(1, batch_size=batch_size)

@@ -25,7 +25,7 @@ def inspect(
         reach: Sample f_w from -reach to reach, where the model is too old to say which inputs it saw.
         json: Print the result as JSON.
     """
-    from itta.bench.inspect import inspect as run
+    from itta.explain.inspect import inspect as run
 
     result = run(model, out, reach)
     if json:

@@ -20,7 +20,7 @@ def list_(
         what: Which list.
         json: Print as JSON, shared hyper-parameters included.
     """
-    from itta.bench.catalogue import catalogue, in_full
+    from itta.catalogue import catalogue, in_full
 
     chosen = {kind: entries for kind, entries in catalogue().items() if what in (kind, "all")}
     if json:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from itta.cli.chosen import adapter_of
+from itta.cli.adapter_choice import adapter_of
 from itta.cli.screen import Settings, check_at_least, progress_bars, row_writer, use_threads
 from itta.errors import InputError
 
@@ -43,9 +43,9 @@ def predict(
         threads: CPU threads; 0 leaves it to torch.
     """
     from itta.adapters import adapt as make_adapter
-    from itta.bench.checkpoint import load
-    from itta.bench.predict import Prediction, predict_files
     from itta.data.folder import list_images
+    from itta.run.predict import Prediction, predict_files
+    from itta.store.model import load
 
     use_threads(threads)
     check_at_least(1, batch_size=batch_size)

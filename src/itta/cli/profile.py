@@ -39,10 +39,10 @@ def profile(
         threads: CPU threads; 0 leaves it to torch.
         json: Print the result as JSON.
     """
-    from itta.bench.checkpoint import load
-    from itta.bench.profile import Network, to_json, to_table
-    from itta.bench.profile import profile as measure
-    from itta.report.published import published_resources
+    from itta.explain.profile import Network, to_json, to_table
+    from itta.explain.profile import profile as measure
+    from itta.report.paper import published_resources
+    from itta.store.model import load
 
     network = {"backbone": backbone, "image_size": image_size, "classes": classes}
     given = {name: value for name, value in network.items() if value is not None}

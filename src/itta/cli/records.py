@@ -27,8 +27,8 @@ def records(
         json: Print what was done as JSON.
     """
     from itta.records import write_all
+    from itta.records.collection import gather
     from itta.records.domainbed import read_sweep, write_sweep
-    from itta.report.gather import gather
 
     told: Counter[str] = Counter()
     if action == "import":

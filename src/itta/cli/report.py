@@ -56,16 +56,16 @@ def report(
         html: Write a page instead, one file that needs no other: tables, training, the stream and what changed on it.
         json: Print as JSON.
     """
+    from itta.metrics import significance
     from itta.records import replace_text
-    from itta.report import significance
-    from itta.report.figures import draw
-    from itta.report.fill import Options, fill
-    from itta.report.gather import gather
+    from itta.records.collection import gather
+    from itta.report.cells import Options, fill
     from itta.report.layouts import TABLES, found
     from itta.report.page.build import build_page, save_page
     from itta.report.page.sources import read_sources
-    from itta.report.present import plain_rows, present
-    from itta.report.published import published
+    from itta.report.paper import published
+    from itta.report.rendering import plain_rows, present
+    from itta.report.table_figures import draw
 
     if not records:
         raise InputError("no records to report: name files of records, or folders that have them.")
@@ -105,7 +105,7 @@ def report(
 
 
 def as_text(format: str, tables: Sequence[Table], rows: list[dict[str, Any]]) -> str:
-    from itta.report.present import to_csv
+    from itta.report.rendering import to_csv
 
     if format == "csv":
         return to_csv(rows)

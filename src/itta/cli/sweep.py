@@ -89,11 +89,11 @@ def sweep(
         dry_run: Count the trials and estimate the time, and do nothing.
         json: Print the result as JSON.
     """
-    from itta.bench.engines import Options
-    from itta.bench.engines.local import default_slots, threads_each
-    from itta.bench.sweep import check_sweep, domains_of, run_sweep
-    from itta.sweep import Adaptation, Sweep
-    from itta.sweep.state import standings, summarise
+    from itta.sweep.engines import Options
+    from itta.sweep.engines.local import default_slots, threads_each
+    from itta.sweep.launch import check_sweep, domains_of, run_sweep
+    from itta.sweep.plan import Adaptation, Sweep
+    from itta.sweep.standings import standings, summarise
 
     if not data:
         raise InputError('no data: name "emoji", or folders root/domain/class/image.')
@@ -165,8 +165,8 @@ def sweep_status(
         every: Seconds between two looks.
         json: Print as JSON; with --watch, a line at each look.
     """
-    from itta.sweep import read_sweep
-    from itta.sweep.state import standings, summarise
+    from itta.sweep.plan import read_sweep
+    from itta.sweep.standings import standings, summarise
 
     screen = Console()
     while True:
@@ -200,7 +200,7 @@ def tell(found: dict[str, Any], json: bool) -> None:
     if json:
         print_json(found)
         return
-    from itta.sweep.state import in_words
+    from itta.sweep.standings import in_words
 
     rows = [[name, *(str(counts.get(w, 0)) for w in WORDS)] for name, counts in found["by_algorithm"].items()]
     if len(rows) > 1:

@@ -69,11 +69,11 @@ def train(
     """
     from itta import records
     from itta.algorithms.itta import PRESETS
-    from itta.bench.story import tell_training, write_run_page
-    from itta.bench.train import train as run
     from itta.data import load_dataset
     from itta.data.dataset import prepare
-    from itta.sweep import regime_of
+    from itta.explain.run_story import tell_training, write_run_page
+    from itta.run.train import train as run
+    from itta.sweep.plan import regime_of
     from itta.trial import Trial
 
     use_threads(threads)

@@ -39,7 +39,7 @@ def tune(
         threads: CPU threads; 0 leaves it to torch.
         json: Print the result as JSON.
     """
-    from itta.bench.tune import tune as run
+    from itta.run.tune import tune as run
 
     use_threads(threads)
     check_at_least(1, batch_size=batch_size, seeds=seeds)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from itta.nn.backbone import Backbone, evaluating
-from itta.nn.mixstyle import MixDraw, draw_beta, style
+from itta.nn.style_mixing import MixDraw, draw_beta, style
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from itta.nn.backbone import After, keep
-from itta.nn.mixstyle import MixDraw, mix_style
+from itta.nn.style_mixing import MixDraw, mix_style
 
 
 @dataclass(frozen=True)

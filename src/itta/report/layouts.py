@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from itta.records import Record
+from itta.records.collection import shown
 from itta.records.domainbed import ENVIRONMENTS, dataset_name
-from itta.report.gather import shown
 from itta.trial import Trial
 
 Summary = Literal["Avg.", "Top5", "Score"]

@@ -12,14 +12,14 @@ from typing import Any
 
 import itta
 from itta.records import replace_text
-from itta.report.fill import Options, fill
+from itta.records.story import Story
+from itta.report.cells import Options, fill
 from itta.report.layouts import found
 from itta.report.page.overview import cost_tables, facts, record_table, stream_table, tiles
 from itta.report.page.sources import Sources, read_sources
 from itta.report.page.training import LINES, Series, collect, find_runs, training_charts, training_table
 from itta.report.page.views import StreamView, plain, view_stream
-from itta.report.present import plain_rows, present
-from itta.report.story import Story
+from itta.report.rendering import plain_rows, present
 from itta.report.tables import Table
 
 HERE = Path(__file__).parent

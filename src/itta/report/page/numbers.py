@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from itta.report.running import running_share
-from itta.report.story import Stream
+from itta.metrics.accuracy import running_share
+from itta.records.story import Stream
 
 POINTS = 600  # of a curve; a screen shows no more
 WINDOW = 200  # images over which accuracy along a stream is taken

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from itta.metrics.selection import mean
 from itta.records import Record
 from itta.report.page.views import StreamView, change, is_guarded
-from itta.report.selection import mean
 from itta.report.tables import Table, percent
 
 RECORDS = 300  # rows

@@ -9,8 +9,8 @@ from typing import Any
 
 from itta.errors import InputError
 from itta.records import read_lines
-from itta.report.gather import Gathered, gather, in_tuning
-from itta.report.story import NAME, Story, Stream, read_story
+from itta.records.collection import Gathered, gather, in_tuning
+from itta.records.story import NAME, Story, Stream, read_story
 from itta.trial import Trial
 
 PICTURE = re.compile(r"data:image/(png|jpeg|webp);base64,[A-Za-z0-9+/]+={0,2}")

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from itta.metrics.selection import mean, split_of
 from itta.records import Record
 from itta.report.page.charts import Chart, line_chart
 from itta.report.page.numbers import block_means
-from itta.report.selection import mean, split_of
 from itta.report.tables import Table, percent
 from itta.trial import Trial
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from itta.report.gather import shown
+from itta.records.collection import shown
+from itta.records.story import Event, Picture, Stream
 from itta.report.page.charts import Chart, Mark, line_chart
 from itta.report.page.numbers import (
     Confused,
@@ -21,7 +22,6 @@ from itta.report.page.numbers import (
     most_confused,
     summarise,
 )
-from itta.report.story import Event, Picture, Stream
 from itta.report.tables import Table, percent
 
 EVENTS = 50  # rows

@@ -1,1 +1,0 @@
-"""Running things: train a trial, evaluate a stream, predict images, the demo."""

@@ -1,0 +1,1 @@
+"""Looking inside a model: Grad-CAM of losses, what training did, what predictions cost."""

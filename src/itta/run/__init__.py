@@ -1,0 +1,1 @@
+"""One trial from end to end: train, evaluate, record; predict, tune."""

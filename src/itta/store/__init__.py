@@ -1,0 +1,1 @@
+"""A model on disk, checkpoints of a training, and export to other formats."""

@@ -1,0 +1,169 @@
+"""Write a model, or what an adapter has made of it, to a file that runs without us: ONNX, or a torch.export program.
+
+Both take images [B, 3, H, W] in [0, 1], any B, and give logits; the normalisation is inside. A file appears only when
+it is complete and answers as the model does.
+"""
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from itta import __version__
+from itta.adapters import Adapter
+from itta.data.loaders import stream
+from itta.data.target import Target
+from itta.errors import InputError
+
+TOLERANCE = 1e-5
+METADATA = "itta.json"  # of a torch.export program
+Report = Callable[[str, int, int], None]
+Run = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Exported:
+    path: Path
+    format: str
+    difference: float  # the largest from the model's logits; where these exceed 1, as a share of them
+
+
+def adapt_on(adapter: Adapter, target: Target, batch_size: int, seed: int, report: Report) -> None:
+    """Let an adapter learn from all of a target's images, once."""
+    done = 0
+    batches = stream(target.images, target.indices, batch_size, None if target.ordered else seed, adapter.needs.batch)
+    for _, x, _ in batches:
+        adapter.observe(x)
+        done += len(x)
+        report(adapter.name, done, len(target.indices))
+
+
+def export_onnx(adapter: Adapter, path: Path) -> Exported:
+    """Write an ONNX file: input "images", output "logits", any batch size."""
+    with needing_onnx():
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    predict, about = adapter.frozen().cpu(), metadata(adapter)
+    with complete(path) as temporary:
+        with quietly():
+            program = torch.onnx.export(
+                traced(predict, about), (), dynamo=True, verbose=False, input_names=["images"], output_names=["logits"]
+            )
+            assert program is not None
+            program.model.metadata_props.update({k: text(v) for k, v in about.items()})
+            program.save(temporary, external_data=False)
+        return Exported(path, "onnx", check_parity(predict, load_onnx(temporary), about, path))
+
+
+def export_torch(adapter: Adapter, path: Path) -> Exported:
+    """Write a program that torch.export.load reads; what it is lies inside as itta.json."""
+    predict, about = adapter.frozen().cpu(), metadata(adapter)
+    with complete(path) as temporary:
+        with quietly(), open(temporary, "wb") as file:
+            torch.export.save(traced(predict, about), file, extra_files={METADATA: json.dumps(about)})
+        return Exported(path, "torch.export", check_parity(predict, load_torch(temporary), about, path))
+
+
+def traced(predict: nn.Module, about: Mapping[str, Any]) -> torch.export.ExportedProgram:
+    batch = torch.export.Dim("batch")
+    return torch.export.export(predict, (images(predict, about, 2),), dynamic_shapes=({0: batch},))
+
+
+def images(predict: nn.Module, about: Mapping[str, Any], n: int) -> Tensor:
+    generator = torch.Generator().manual_seed(n)
+    return torch.rand(n, 3, *about["image_size"], generator=generator).to(next(predict.parameters()))
+
+
+def metadata(adapter: Adapter) -> dict[str, Any]:
+    task = adapter.model.task
+    return {
+        "classes": list(task.classes),
+        "image_size": [task.image_size, task.image_size],
+        "input": "images [batch, 3, height, width], RGB in [0, 1]",
+        "output": "logits [batch, classes]",
+        "algorithm": adapter.model.name,
+        "adapter": adapter.name,
+        "itta_version": __version__,
+    }
+
+
+def check_parity(predict: nn.Module, run: Run, about: Mapping[str, Any], path: Path) -> float:
+    """The difference between the file's answers and the model's, for batches of other sizes than it was traced with."""
+    worst = 0.0
+    for n in (1, 3):
+        x = images(predict, about, n)
+        with torch.no_grad():
+            expected = predict(x)
+        difference = (run(x) - expected).abs().max() / expected.abs().max().clamp(min=1)
+        worst = max(worst, float(difference)) if torch.isfinite(difference) else float("nan")
+    if not worst <= TOLERANCE:
+        raise InputError(
+            f"what was exported answers differently from the model, by {worst:.1e} where {TOLERANCE:.0e} is allowed: "
+            f"{path} was not written. Try the other format."
+        )
+    return worst
+
+
+def load_torch(path: Path) -> Run:
+    """Images to logits, by a program from `export_torch`."""
+    with quietly(), open(path, "rb") as file:
+        module = torch.export.load(file).module()
+
+    def run(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return module(x)
+
+    return run
+
+
+def load_onnx(path: Path) -> Run:
+    """Images to logits, by ONNX Runtime on the CPU."""
+    with needing_onnx():
+        import onnxruntime
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda x: torch.from_numpy(session.run(["logits"], {"images": x.numpy()})[0])
+
+
+def text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+@contextmanager
+def complete(path: Path) -> Iterator[Path]:
+    """A name to write to; the file takes its place once all went well, and leaves no trace otherwise."""
+    if not path.parent.is_dir():
+        raise InputError(f"there is no directory {path.parent} to write {path.name} into: make it, or choose another.")
+    if path.is_dir():
+        raise InputError(f"{path} is a directory: name a file.")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def needing_onnx() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise InputError(f"ONNX needs packages that are not here ({error}): pip install 'itta[export]'.") from error
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without the warnings that torch gives about itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
