@@ -3,51 +3,66 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
-from itta.hparams import Regime
 from itta.seeds import derive_seed
+from itta.settings import TrainSettings, regime_of
 
-LATER: dict[str, Any] = {"regime": "large", "run_seed": None}  # at these values they leave keys as they were
+# Fields that came after the first release. At these values they do not enter the key, so old keys stay valid.
+LATER: dict[str, Any] = {"regime": "large", "run_seed": None, "fingerprint": "", "allow_missing_classes": False}
 
 
 @dataclass(frozen=True)
-class Trial:
+class Trial(TrainSettings):
     dataset: str  # a name, or the path of a folder or a manifest
     algorithm: str
     train_domains: tuple[str, ...]
     test_domains: tuple[str, ...] = ()
     hparams_seed: int = 0
     trial_seed: int = 0
-    steps: int = 300
-    backbone: str = "efficientnet_lite0"
-    weights: str = "imagenet"
-    image_size: int = 64
-    augment: bool = True
-    strict: bool = False
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    regime: Regime = "large"  # whose defaults and ranges the hyper-parameters have
-    run_seed: int | None = None  # that of DomainBed, in a sweep
+    regime: Literal["auto", "large", "small", "domainnet"] = field(default="large", kw_only=True)  # auto is resolved
+    overrides: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    run_seed: int | None = field(default=None, kw_only=True)  # DomainBed's, in a sweep
+    fingerprint: str = field(default="", kw_only=True)  # digest of the data; a data set known by name has none
+
+    def __post_init__(self) -> None:
+        if self.regime == "auto":
+            object.__setattr__(self, "regime", regime_of(self.dataset, self.image_size))
+
+    @property
+    def data_identity(self) -> str:
+        """Name the data, however their path is spelled: by the digest of their content, or by their name."""
+        return self.fingerprint or self.dataset
 
     @cached_property
     def key(self) -> str:
         """A name for this trial, the same on every machine."""
-        text = json.dumps(without_defaults(asdict(self)), sort_keys=True)
+        values = asdict(self)
+        if self.fingerprint:
+            del values["dataset"]  # a path, which may be spelled in several ways
+        text = json.dumps(without_defaults(values), sort_keys=True)
         return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
     @cached_property
     def settings_key(self) -> str:
-        """The same for trials that differ in their domains alone."""
+        """A name shared by trials that differ only in their domains."""
         return replace(self, train_domains=(), test_domains=(), run_seed=None).key
 
     @property
     def seed(self) -> int:
-        """The seed of everything random in the run but the splits, which depend on the trial seed alone."""
+        """The seed of everything random in the run except the splits, which depend on the trial seed alone."""
         if self.run_seed is not None:
             return self.run_seed
-        return derive_seed(self.dataset, self.algorithm, list(self.test_domains), self.hparams_seed, self.trial_seed)
+        domains = list(self.test_domains)
+        return derive_seed(self.data_identity, self.algorithm, domains, self.hparams_seed, self.trial_seed)
+
+    def differences(self, other: "Trial") -> list[str]:
+        """Name the fields in which another trial differs; the spelling of a path counts only without a digest."""
+        names = [f.name for f in fields(Trial) if getattr(self, f.name) != getattr(other, f.name)]
+        same_data = self.fingerprint and self.fingerprint == other.fingerprint
+        return [name for name in names if not (name == "dataset" and same_data)]
 
     def to_json(self) -> dict[str, Any]:
         domains = {"train_domains": list(self.train_domains), "test_domains": list(self.test_domains)}
@@ -56,9 +71,9 @@ class Trial:
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Trial":
         domains = {k: tuple(values[k]) for k in ("train_domains", "test_domains")}
-        return Trial(**{**values, **domains})
+        return Trial(**{"regime": "large", **values, **domains})  # before there were regimes, all trials were "large"
 
 
 def without_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """Leave out fields that came later and are not used."""
+    """Leave out fields that came later and have their first value."""
     return {k: v for k, v in values.items() if k not in LATER or v != LATER[k]}

@@ -1,0 +1,99 @@
+"""Settings that several verbs share: how to train, where images lie, how a target arrives, what is done at test time.
+
+Each is a frozen dataclass. The command line turns the fields into flags; the comment of a field is its help text.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path, PurePath
+from typing import Any, Literal
+
+from itta.hparams import Regime
+
+SMALL_IMAGES = 32  # pixels: up to here the hyper-parameters are those of DomainBed's 28-pixel sets
+At = Literal["best", "last", "both"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """How a model is trained, whatever the method, the domains and the seed."""
+
+    backbone: str = "efficientnet_lite0"
+    """Network (itta list backbones), timm:MODEL, or package.module:Name."""
+    weights: str = "imagenet"
+    """Weights to start from: imagenet, none, or a .safetensors or .pth file."""
+    image_size: int = 64
+    """Resize images to this many pixels on each side."""
+    steps: int = 300
+    """Training steps."""
+    augment: bool = True
+    """Crop, flip and jitter the training images as DomainBed does."""
+    strict: bool = False
+    """Hold out identities as well as images; only the emoji data name the identity of an image."""
+    allow_missing_classes: bool = False
+    """Accept domains that lack some classes."""
+    regime: Literal["auto", "large", "small", "domainnet"] = "auto"
+    """Defaults and search ranges of the hyper-parameters, as in DomainBed: for large images, for small ones, or for
+    DomainNet. auto takes domainnet for DomainNet, small up to 32 pixels, and large otherwise."""
+
+    def shared(self) -> dict[str, Any]:
+        """Return the fields of this class by name, without those that a subclass adds."""
+        return {f.name: getattr(self, f.name) for f in fields(TrainSettings)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataAccess:
+    """Where images lie on this machine; results do not depend on it."""
+
+    data_root: Path | None = None
+    """Folder of the data sets known by name; without it, the variable ITTA_DATA names the folder."""
+    cache: bool = True
+    """Keep decoded images on disk for the next run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamSettings:
+    """In which order the images of a target arrive."""
+
+    domain: tuple[str, ...] = ()
+    """Target domain; several domains make one stream."""
+    order: str = "iid"
+    """Order of the classes: iid (random), sorted (one class after another), dirichlet (clusters)."""
+    domains: str = "in_turn"
+    """Order of several domains: in_turn, gradual (one fades into the next), mixed, recurring (each several times)."""
+    concentration: float = 0.1
+    """With --order dirichlet: the smaller the value, the fewer classes come at a time."""
+    batch_size: int = 32
+    """Images per batch."""
+    seed: int = 0
+    """Seed of the order."""
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What a sweep does with each trained model at test time."""
+
+    adapters: tuple[str, ...] = ()
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by adapter
+    at: At = "best"  # the step with the best source validation, the last one, or both
+    batch_size: int = 32
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Name each evaluation by its adapter and settings; map the name to the adapter."""
+        named = {}
+        for adapter in self.adapters:
+            settings = " ".join(f"{k}={v}" for k, v in sorted(self.settings.get(adapter, {}).items()))
+            named[f"{adapter} {settings} at={self.at} batch={self.batch_size}".replace("  ", " ")] = adapter
+        return named
+
+
+def regime_of(data: str, image_size: int) -> Regime:
+    """Choose DomainBed's search ranges for a data set.
+
+    >>> regime_of("data/PACS", 224), regime_of("digits", 28), regime_of("domain_net", 224)
+    ('large', 'small', 'domainnet')
+    """
+    if PurePath(data).name.lower() in ("domainnet", "domain_net"):
+        return "domainnet"
+    return "small" if image_size <= SMALL_IMAGES else "large"
