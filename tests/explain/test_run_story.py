@@ -23,8 +23,8 @@ from itta.cli import main
 from itta.data.target import Target, find_target
 from itta.explain import pictures
 from itta.explain.run_story import events_of, tell_stream, write_run_page
+from itta.metrics.outcome import Outcome
 from itta.records.story import Story, Stream, read_story
-from itta.run.evaluate import Outcome
 from itta.store.model import load
 
 RESTLESS = ("--set", "lr=0.1", "scope=all", "optimizer=adam", "--batch-size", "4")  # so that answers change

@@ -19,9 +19,9 @@ from itta.errors import InputError
 from itta.explain.heatmap_plots import plot_heats
 from itta.explain.losses import Draw, batch_maps, choose_losses, draw
 from itta.functional.heat_maps import Sign, enlarge, heat, hot_zone, iou, spearman
+from itta.metrics.accuracy import mean_and_error
 from itta.nn.backbone import After, keep
 from itta.nn.tap import find_block
-from itta.report.tables import mean_and_error
 from itta.run.evaluate import evaluate
 from itta.seeds import derive_seed
 from itta.store.model import load, read_description

@@ -14,10 +14,10 @@ from itta.data.target import Target
 from itta.errors import InputError
 from itta.explain.gradcam import Networks, Settings, look_at, starts_anew
 from itta.explain.heatmap_plots import plot_heats
+from itta.metrics.outcome import Outcome
 from itta.nn.backbone import Backbone, keep
 from itta.nn.tap import find_block
 from itta.records.story import Picture
-from itta.run.evaluate import Outcome
 
 SIDE = 96  # pixels of a small image, at most
 HELPED, HURT, OTHERWISE, UNLABELLED = 24, 24, 12, 48  # images to show, at most

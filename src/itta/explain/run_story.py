@@ -17,9 +17,9 @@ from itta.data.dataset import DomainDataset
 from itta.data.target import Target
 from itta.errors import InputWarning
 from itta.explain.pictures import changed_pictures, grid_of_maps
+from itta.metrics.outcome import Outcome
 from itta.records.story import Event, Story, Stream, write_story
 from itta.report.page.build import write_page
-from itta.run.evaluate import Outcome
 from itta.store.model import read_description
 from itta.trial import Trial
 

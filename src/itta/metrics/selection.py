@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from itta.metrics.accuracy import mean
 from itta.records import Record
 
 Key = tuple[int, ...]  # (trial seed,) or (trial seed, hyper-parameter seed, …)
@@ -63,10 +64,6 @@ SELECTIONS: dict[str, Rule] = {
 
 def best(choices: Sequence[Choice]) -> Choice | None:
     return max(sorted(choices, key=lambda c: c.record.step), key=lambda c: c.validation, default=None)
-
-
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def split_of(r: Record, domains: Sequence[str], split: str) -> list[float]:

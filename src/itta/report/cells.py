@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from itta.metrics.accuracy import mean_and_error
 from itta.metrics.selection import SELECTIONS, Choice, Key, best_of_search, choose
 from itta.records import Record
 from itta.records.collection import Gathered, shown
 from itta.records.domainbed import dataset_name
 from itta.report.layouts import Average, Column, Layout, Row, plain, without_counts
-from itta.report.tables import mean_and_error
 from itta.trial import Trial
 
 BASELINE = "ERM"  # the row that Score compares with

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from pathlib import Path
 
-from itta.metrics.selection import mean
+from itta.metrics.accuracy import mean
 from itta.metrics.significance import Ranks
 from itta.report.cells import Filled, average
 from itta.report.plots import plot_cost, plot_critical_difference, plot_domains, plot_sensitivity

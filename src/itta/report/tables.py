@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from tabulate import tabulate
 
+from itta.metrics.accuracy import mean_and_error
+
 BOLD = "\ue000", "\ue001"  # stand for the marks of each format until its own escapes are done
 LATEX = {
     BOLD[0]: r"\textbf{",
@@ -80,17 +82,6 @@ def latex(text: str) -> str:
     """
     own = {c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\^{}"}
     return translate(text, own | LATEX)
-
-
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard error, the deviation divided by n as DomainBed has it.
-
-    >>> [round(100 * v, 1) for v in mean_and_error([0.1, 0.2, 0.3])]
-    [20.0, 4.7]
-    """
-    n = len(values)
-    mean = sum(values) / n
-    return mean, (sum((v - mean) ** 2 for v in values) / n) ** 0.5 / n**0.5
 
 
 def percent(value: float) -> str:

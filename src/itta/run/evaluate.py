@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,39 +9,7 @@ import torch
 from itta.adapters.base import Adapter
 from itta.data.dataset import Images
 from itta.data.loaders import stream
-from itta.metrics.accuracy import running_share
-from itta.metrics.calibration import expected_calibration_error
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What an adapter said along a stream, in the stream's order."""
-
-    indices: np.ndarray  # [N], which image
-    labels: np.ndarray  # [N]
-    predictions: np.ndarray  # [N]
-    confidence: np.ndarray  # [N], probability of the predicted class
-    seconds: float = 0.0  # that the stream took
-
-    @property
-    def correct(self) -> np.ndarray:
-        return self.predictions == self.labels
-
-    @property
-    def accuracy(self) -> float:
-        return float(self.correct.mean())
-
-    @property
-    def calibration_error(self) -> float:
-        return expected_calibration_error(self.confidence, self.correct)
-
-    def part(self, rows: np.ndarray) -> "Outcome":
-        """What was said about some of the images: numbers of rows, or yes and no for each."""
-        return Outcome(self.indices[rows], self.labels[rows], self.predictions[rows], self.confidence[rows])
-
-    def running_accuracy(self, window: int = 100) -> np.ndarray:
-        """Accuracy over the last ``window`` images, at each image."""
-        return running_share(self.correct, window)
+from itta.metrics.outcome import Outcome
 
 
 def predictions(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from itta.metrics.accuracy import running_share
+from itta.metrics.accuracy import running_mean
 from itta.records.story import Stream
 
 POINTS = 600  # of a curve; a screen shows no more
@@ -129,7 +129,7 @@ def along(stream: Stream) -> Curve:
     return Curve(
         window,
         (at + window).tolist(),
-        {name: running_share(right, window)[window - 1 :][at].round(6).tolist() for name, right in shares.items()},
+        {name: running_mean(right, window)[window - 1 :][at].round(6).tolist() for name, right in shares.items()},
     )
 
 

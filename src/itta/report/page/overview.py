@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from itta.metrics.selection import mean
+from itta.metrics.accuracy import mean
 from itta.records import Record
 from itta.report.page.views import StreamView, change, is_guarded
 from itta.report.tables import Table, percent

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from itta.metrics.selection import mean, split_of
+from itta.metrics.accuracy import mean
+from itta.metrics.selection import split_of
 from itta.records import Record
 from itta.report.page.charts import Chart, line_chart
 from itta.report.page.numbers import block_means
