@@ -15,11 +15,11 @@ from torch import Tensor
 from benchmarks import timing
 from benchmarks.timing import Job, Result, compare, interleave, mixing_seeds, watch
 from itta.adapters import ADAPTERS, Adapter, adapt
-from itta.adapters.eata import fisher_information
 from itta.adapters.itta import ITTA as IttaAdapter
 from itta.algorithms.itta import ITTA
 from itta.explain.profile import AT_WORK, count_flops
 from itta.hparams import default
+from itta.models.source_statistics import fisher_information
 from itta.nn.batch_norm import has_batch_norm
 from itta.nn.style_bank import collect_styles
 

@@ -25,10 +25,10 @@ from torch import Tensor, nn
 
 from itta.adapters import ADAPTERS, Guard, adapt
 from itta.adapters.base import finite_images
-from itta.adapters.eata import fisher_information
 from itta.algorithms import ALGORITHMS, Algorithm, Task
 from itta.algorithms.base import Batch
 from itta.hparams import default
+from itta.models.source_statistics import fisher_information
 from itta.nn.backbone import Backbone
 from itta.nn.style_bank import collect_styles
 from itta.records import append_lines, read_lines

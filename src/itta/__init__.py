@@ -1,5 +1,6 @@
 """Train on several image domains, adapt at test time without labels, and know honestly whether it helped."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -8,17 +9,12 @@ if TYPE_CHECKING:
     from itta.adapters import adapt
     from itta.store.model import load
 
+PUBLIC = {"adapt": "itta.adapters", "load": "itta.store.model"}  # name -> module, imported on first use
 __all__ = ["__version__", "adapt", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `load` and `adapt` on first use: reading records must not need torch."""
-    if name == "load":
-        from itta.store.model import load
-
-        return load
-    if name == "adapt":
-        from itta.adapters import adapt
-
-        return adapt
+    """Import a public function on first use: reading records must not need torch."""
+    if name in PUBLIC:
+        return getattr(import_module(PUBLIC[name]), name)
     raise AttributeError(f"module 'itta' has no attribute {name!r}")

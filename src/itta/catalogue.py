@@ -7,8 +7,7 @@ from typing import Any
 from itta.adapters import ADAPTERS, Adapter
 from itta.algorithms import ALGORITHMS, base
 from itta.algorithms.base import Needs
-from itta.data.emoji import STYLES
-from itta.data.published import PUBLISHED
+from itta.data import DATASETS
 from itta.hparams import Draw, fields
 from itta.nn import BACKBONES
 
@@ -39,8 +38,7 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
             "timm:MODEL": {"about": "any model of timm (needs the extra itta[timm])"},
         },
         "datasets": {
-            "emoji": {"about": f"EmojiStyles, embedded: 12 classes drawn in the styles {', '.join(STYLES)}"},
-            **{name: {"about": f"{p.about} (itta data get {name})"} for name, p in PUBLISHED.items()},
+            **{name: {"about": entry.about} for name, entry in DATASETS.items()},
             "FOLDER": {"about": "your own: root/domain/class/image"},
             "MANIFEST": {"about": "your own: a CSV or JSON file with domain, class and file"},
         },

@@ -1,7 +1,7 @@
 """The demo: a pretrained network learns three drawing styles and adapts, without labels, to a fourth."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,14 +12,16 @@ from itta.adapters import Adapter, adapt
 from itta.algorithms import Algorithm
 from itta.data import load_dataset
 from itta.data.emoji import STYLES
-from itta.data.target import Target, find_target, record_of
+from itta.data.target import Target, open_target
 from itta.explain.run_story import facts_of_dataset, tell_stream, versions, write_run_page
-from itta.records import replace_text
+from itta.files import replace_text
+from itta.progress import ReportProgress, silent
 from itta.records.story import Story
 from itta.report.plots import plot_stream, plot_styles, plot_summary
 from itta.report.tables import Table, percent, percent_mean
+from itta.run.compare import record_of
 from itta.run.evaluate import Outcome, evaluate
-from itta.store.model import load
+from itta.store.model import load_model, read_description
 from itta.sweep.engines import run_local
 from itta.trial import Trial
 
@@ -62,7 +64,7 @@ def demo_trial(settings: Settings, algorithm: str, seed: int) -> Trial:
 def run_demo(
     out: Path,
     settings: Settings,
-    report: Callable[[str, int, int], None] = lambda name, step, total: None,
+    report: ReportProgress = silent,
     command: str | None = "itta demo",
 ) -> tuple[Table, dict[str, Path]]:
     """Train what is not trained yet, adapt, and write table and figures; gives the table and the files.
@@ -74,7 +76,7 @@ def run_demo(
         for seed in settings.seeds
         for algorithm in METHODS[::-1]  # the longest first
     }
-    run_local(jobs, slots=min(2, os.cpu_count() or 1), report=lambda name, step: report(name, step, settings.steps))
+    run_local(jobs, slots=min(2, os.cpu_count() or 1), report=report)
     outcomes, left = adapt_all(out, settings)
     table, files = write_results(out, settings, outcomes)
     if command is not None:
@@ -109,12 +111,13 @@ def adapt_all(out: Path, settings: Settings) -> tuple[dict[tuple[str, str], list
     for seed in settings.seeds:
         for algorithm, method in LABELS:
             folder = out / "runs" / f"{algorithm}-{seed}"
-            model = load(folder)
+            description = read_description(folder)
+            model = load_model(description)
             adapter = adapt(model, method)
-            target = find_target(folder, "emoji", settings.target)
+            target = open_target("emoji", description.expected, settings.target)
             outcome = evaluate(adapter, target.images, target.indices, settings.stream_batch, seed)
             outcomes[algorithm, method].append(outcome)
-            records.append(path, record_of(folder, adapter, target, outcome))
+            records.append(path, record_of(description, adapter, target, outcome, {}))
             if method == "itta":
                 left.append((model, target, adapter))
     return outcomes, left

@@ -3,11 +3,13 @@
 Each is a frozen dataclass. The command line turns the fields into flags; the comment of a field is its help text.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
+from itta.errors import InputError
 from itta.hparams import Regime
 
 SMALL_IMAGES = 32  # pixels: up to here the hyper-parameters are those of DomainBed's 28-pixel sets
@@ -35,6 +37,9 @@ class TrainSettings:
     regime: Literal["auto", "large", "small", "domainnet"] = "auto"
     """Defaults and search ranges of the hyper-parameters, as in DomainBed: for large images, for small ones, or for
     DomainNet. auto takes domainnet for DomainNet, small up to 32 pixels, and large otherwise."""
+
+    def __post_init__(self) -> None:
+        check_at_least(1, image_size=self.image_size, steps=self.steps)
 
     def shared(self) -> dict[str, Any]:
         """Return the fields of this class by name, without those that a subclass adds."""
@@ -68,6 +73,11 @@ class StreamSettings:
     seed: int = 0
     """Seed of the order."""
 
+    def __post_init__(self) -> None:
+        check_at_least(1, batch_size=self.batch_size)
+        if not 0 < self.concentration < math.inf:
+            raise InputError(f"--concentration must be a number above 0, got {self.concentration}.")
+
 
 @dataclass(frozen=True)
 class Adaptation:
@@ -86,6 +96,13 @@ class Adaptation:
             settings = " ".join(f"{k}={v}" for k, v in sorted(self.settings.get(adapter, {}).items()))
             named[f"{adapter} {settings} at={self.at} batch={self.batch_size}".replace("  ", " ")] = adapter
         return named
+
+
+def check_at_least(least: int, **values: int) -> None:
+    """Refuse settings below a least value."""
+    for name, value in values.items():
+        if not value >= least:
+            raise InputError(f"--{name.replace('_', '-')} must be at least {least}, got {value}.")
 
 
 def regime_of(data: str, image_size: int) -> Regime:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from itta.adapters import adapt
 from itta.adapters.base import Adapter, frozen_copy
-from itta.adapters.eata import fisher_information
 from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
 from itta.errors import InputError
+from itta.models.source_statistics import fisher_information
 
 Trained = Callable[..., Algorithm]
 Batches = Callable[..., list[Batch]]

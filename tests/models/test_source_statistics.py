@@ -11,15 +11,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import itta
-from itta.adapters.base import frozen_copy
-from itta.adapters.eata import fisher_information
 from itta.adapters.scopes import norm_affine
 from itta.algorithms import Algorithm
 from itta.data import load_dataset
 from itta.data.dataset import Split, split
 from itta.errors import InputError
 from itta.functional.augment import to_float
-from itta.models.source_statistics import source_fisher
+from itta.models.source_statistics import fisher_information, source_fisher
+from itta.models.trained import frozen_copy
 from itta.store.model import save_model
 from itta.trial import Trial
 

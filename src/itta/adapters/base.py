@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from itta.algorithms.base import Algorithm
 from itta.errors import InputError
+from itta.models.trained import frozen_copy
 from itta.nn.batch_norm import has_batch_norm
 
 
@@ -113,12 +114,6 @@ def check_shares(hp: Any, *names: str) -> None:
     for name in names:
         if not 0 <= getattr(hp, name) <= 1:
             raise InputError(f"{name} must be between 0 and 1, got {getattr(hp, name)}.")
-
-
-def frozen_copy(trained: Algorithm) -> Algorithm:
-    """A copy for inference: no optimisers, no gradients, evaluation mode."""
-    model = copy.deepcopy(trained, memo={id(trained.optimizers): {}})
-    return model.eval().requires_grad_(False)
 
 
 def with_tensors(model: Algorithm, tensors: Mapping[str, Tensor]) -> Algorithm:

@@ -18,10 +18,11 @@ from torch.func import functional_call
 from itta.adapters import gradient
 from itta.adapters.base import Needs, check_at_least, check_images, check_shares, not_fixed, with_tensors
 from itta.adapters.gradient import GradientAdapter
-from itta.adapters.scopes import head, use_batch_statistics, whole_backbone
+from itta.adapters.scopes import head, whole_backbone
 from itta.algorithms.base import Algorithm
 from itta.functional.augment import augment, draw_augmentation
 from itta.hparams import hp
+from itta.nn.batch_norm import use_batch_statistics
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class CoTTA(GradientAdapter):
     def scope(self) -> dict[str, nn.Parameter]:
         check_at_least(1, self.hp, "views")
         check_shares(self.hp, "threshold", "ema", "restore")
-        use_batch_statistics(self.model)
+        use_batch_statistics(self.model.backbone)
         return {**whole_backbone(self.model), **head(self.model)}
 
     def fresh(self) -> dict[str, Tensor]:

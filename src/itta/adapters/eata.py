@@ -8,7 +8,6 @@ batch statistics tie the images of a batch together. A reset clears the mean of 
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,13 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itta.adapters import gradient
-from itta.adapters.base import Needs, check_at_least, frozen_copy
+from itta.adapters.base import Needs, check_at_least
 from itta.adapters.gradient import GradientAdapter
-from itta.adapters.scopes import norm_affine, use_batch_statistics
-from itta.algorithms.base import Algorithm
+from itta.adapters.scopes import norm_affine
 from itta.errors import InputError
 from itta.functional.entropy import entropy
 from itta.hparams import hp
+from itta.nn.batch_norm import use_batch_statistics
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class EATA(GradientAdapter):
         check_at_least(0, self.hp, "fisher")
         n_classes = self.model.task.n_classes
         self.e0, self.alike = self.hp.margin * math.log(n_classes), self.hp.redundancy / math.sqrt(n_classes)
-        use_batch_statistics(self.model)
+        use_batch_statistics(self.model.backbone)
         moving = norm_affine(self.model)
         self.fisher = self.stored_fisher(moving) if self.hp.fisher > 0 else {}
         return moving
@@ -107,22 +106,3 @@ class EATA(GradientAdapter):
     def forget(self) -> None:
         super().forget()
         self.extra = self.fresh()  # what was learned from past images is gone, so none is redundant
-
-
-def fisher_information(trained: Algorithm, batches: Iterable[Tensor]) -> dict[str, Tensor]:
-    """F: the mean over source batches of the squared gradient of the cross-entropy to the model's own predictions.
-
-    Batch normalisation reads the batch's statistics, as it will at test time; a smaller batch counts less.
-    """
-    model = frozen_copy(trained)
-    use_batch_statistics(model)
-    moving = norm_affine(model)
-    parameters = [p.requires_grad_() for p in moving.values()]
-    fisher, images = {name: torch.zeros_like(p) for name, p in moving.items()}, 0
-    for x in batches:
-        logits = model.predict(x)
-        loss = F.cross_entropy(logits, logits.argmax(1))
-        for f, g in zip(fisher.values(), torch.autograd.grad(loss, parameters, materialize_grads=True)):
-            f += len(x) * g.square()
-        images += len(x)
-    return {name: f / images for name, f in fisher.items()} if images else {}

@@ -4,10 +4,11 @@ import copy
 
 from torch import Tensor, nn
 
-from itta.adapters.base import frozen_copy, not_fixed
+from itta.adapters.base import not_fixed
 from itta.algorithms.base import Algorithm
 from itta.errors import InputError
 from itta.functional.entropy import log_mean_probability
+from itta.models.trained import frozen_copy
 from itta.nn.batch_norm import reads_the_batch
 
 

@@ -19,11 +19,11 @@ from itta.adapters.base import Needs, check_images
 from itta.adapters.frozen import Frozen
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import head, norm_affine, whole_backbone
-from itta.algorithms.consistency import draw_target_view
 from itta.errors import InputError
 from itta.functional.entropy import entropy
 from itta.functional.self_supervision import rotate
 from itta.hparams import hp
+from itta.models.second_view import draw_target_view
 from itta.nn.affine_stack import AffineStack, channel_shape
 from itta.nn.backbone import After
 from itta.nn.style_mixing import MixDraw

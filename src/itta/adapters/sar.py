@@ -18,11 +18,11 @@ from torch.func import functional_call
 from itta.adapters import gradient
 from itta.adapters.base import Needs, check_at_least
 from itta.adapters.gradient import GradientAdapter
-from itta.adapters.scopes import norm_affine, use_batch_statistics
+from itta.adapters.scopes import norm_affine
 from itta.errors import InputError
 from itta.functional.entropy import entropy
 from itta.hparams import hp
-from itta.nn.batch_norm import has_batch_norm
+from itta.nn.batch_norm import has_batch_norm, use_batch_statistics
 
 FULL_BATCH = 32
 
@@ -61,7 +61,7 @@ class SAR(GradientAdapter):
         check_at_least(0, self.hp, "rho", "recover")
         log_k = math.log(self.model.task.n_classes)
         self.e0, self.collapsed = self.hp.margin * log_k, self.hp.recover * log_k
-        use_batch_statistics(self.model)
+        use_batch_statistics(self.model.backbone)
         last = {id(p) for p in self.model.backbone.last_block.parameters()}
         moving = {name: p for name, p in norm_affine(self.model).items() if id(p) not in last}
         if not moving:

@@ -6,8 +6,9 @@ from torch import Tensor, nn
 
 from itta.adapters.base import Needs
 from itta.adapters.gradient import GradientAdapter
-from itta.adapters.scopes import norm_affine, use_batch_statistics
+from itta.adapters.scopes import norm_affine
 from itta.functional.entropy import entropy
+from itta.nn.batch_norm import use_batch_statistics
 
 
 class Tent(GradientAdapter):
@@ -23,7 +24,7 @@ class Tent(GradientAdapter):
     predicts = "before"
 
     def scope(self) -> dict[str, nn.Parameter]:
-        use_batch_statistics(self.model)
+        use_batch_statistics(self.model.backbone)
         return norm_affine(self.model)
 
     def adapt(self, x: Tensor) -> Tensor:

@@ -8,16 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from itta.algorithms import base
 from itta.algorithms.base import Algorithm, Batch, Logs, Needs
-from itta.errors import InputError
 from itta.hparams import hp, power
 from itta.nn.style_mixing import draw_mix
-from itta.nn.views import ViewDraw, draw_noise, two_views
+from itta.nn.views import ViewDraw, draw_noise, mixing_points, two_views
 
 
 @dataclass(frozen=True)
@@ -48,32 +46,9 @@ class Consistency(Algorithm):
         return loss, {"loss": main.item(), "consistency": consistency.item()}
 
 
-def mixing_points(algorithm: Algorithm) -> tuple[str, ...]:
-    """The blocks after which ITTA mixes styles: the first two."""
-    return algorithm.backbone.block_names[:2]
-
-
 def draw_view(algorithm: Algorithm, n: int) -> ViewDraw:
     """Draw the second view of n images as the algorithm's hyper-parameters say."""
     hp = algorithm.hp
     if hp.view == "noise":
         return draw_noise(n, algorithm.backbone.dim, hp.sfa_sigma)
-    return draw_mix(n, mixing_points(algorithm), hp.mix_alpha)
-
-
-def draw_target_view(model: Algorithm, n: int, bank_below: int, generator: torch.Generator) -> ViewDraw:
-    """Draw the second view as in training, for a model of any method.
-
-    A batch smaller than ``bank_below``, too small to mix with itself, takes styles from the model's bank.
-    """
-    alpha = getattr(model.hp, "mix_alpha", 0.1)
-    if getattr(model.hp, "view", "mixstyle") == "noise":
-        return draw_noise(n, model.backbone.dim, model.hp.sfa_sigma, generator)
-    if n < bank_below and model.style_bank is not None:
-        return model.style_bank.draw(n, alpha, generator)
-    if n == 1 and bank_below > 0:
-        raise InputError(
-            "a batch of one image has nobody to mix styles with, and this model carries no style bank: "
-            "send at least two images at a time, or train it again with this version."
-        )
-    return draw_mix(n, mixing_points(model), alpha, generator)
+    return draw_mix(n, mixing_points(algorithm.backbone), hp.mix_alpha)

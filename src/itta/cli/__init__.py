@@ -78,7 +78,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 args=words,
                 prog="itta",
                 description="Train on several image domains, adapt at test time without labels.",
-                config=(tyro.conf.FlagCreatePairsOff,),
             )
         sys.stdout.flush()  # here, where a reader that has gone is taken care of
     except InputError as error:

@@ -1,17 +1,38 @@
-"""Which adapter a command means."""
+"""The flags that choose an adapter, shared by the verbs that adapt."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
+from itta.cli.screen import NameValues
 from itta.hparams import parse_settings
 
+if TYPE_CHECKING:
+    from itta.adapters import Adapter
+    from itta.algorithms import Algorithm
 
-def adapter_of(model: Path, adapter: str | None, preset: str, settings: Sequence[str]) -> dict[str, Any]:
-    """The method and its settings: as given, else as stored with the model, else ITTA."""
-    from itta.adapters.itta import PRESETS
-    from itta.run.tune import Candidate, stored_choice
+DEFAULT_ADAPTER = "itta"
 
-    chosen = Candidate(adapter, {}) if adapter else stored_choice(model) or Candidate("itta", {})
-    presets = PRESETS[preset] if chosen.adapter == "itta" else {}
-    return {"method": chosen.adapter, **chosen.settings, **presets, **parse_settings(settings)}
+
+@dataclass(frozen=True)
+class AdapterFlags:
+    adapter: str | None = None
+    """Test-time method (itta list adapters), package.module:Name, or source for none. Without this flag: the choice of
+    itta tune for this model, or itta."""
+    preset: Literal["paper", "released"] = "paper"
+    """Settings of itta: as we read the paper, or as its released code has them."""
+    settings: NameValues = ()
+    """Settings of the adapter, name=value."""
+    guard: bool = False
+    """Watch the adapter and undo its changes when they do harm. itta+ is always watched."""
+
+    def make(self, trained: "Algorithm", model: Path) -> "Adapter":
+        """Make the adapter for a trained model from a directory."""
+        from itta.adapters import adapt
+        from itta.adapters.itta import PRESETS
+        from itta.store.adapter_choice import Candidate, read_choice
+
+        chosen = Candidate(self.adapter, {}) if self.adapter else read_choice(model) or Candidate(DEFAULT_ADAPTER, {})
+        preset = PRESETS[self.preset] if chosen.adapter == "itta" else {}
+        settings = {**chosen.settings, **preset, **parse_settings(self.settings)}
+        return adapt(trained, chosen.adapter, guard=self.guard or None, **settings)

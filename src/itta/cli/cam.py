@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from itta.cli.screen import Settings as SettingsFlag
-from itta.cli.screen import check_at_least, print_json, progress_bars, show, use_threads
+from itta.cli.screen import NameValues, print_json, progress_bars, show, use_threads
 from itta.report.tables import Table, percent
+from itta.settings import check_at_least
 
 
 def cam(
@@ -21,7 +21,7 @@ def cam(
     hot: float = 0.2,
     sign: Literal["both", "lowers", "raises"] = "both",
     adapter: str | None = None,
-    settings: SettingsFlag = (),
+    settings: NameValues = (),
     batch_size: int = 32,
     seed: int = 0,
     out: Path = Path("cam.png"),

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from itta.cli.screen import command, print_json, progress_bars, show, use_threads
+from itta.cli.screen import print_json, progress_bars, show, typed_command, use_threads
 
 
 def demo(out: Path = Path("demo-output"), page: bool = True, json: bool = False) -> None:
@@ -21,7 +21,7 @@ def demo(out: Path = Path("demo-output"), page: bool = True, json: bool = False)
 
     use_threads(1)  # images so small gain nothing from a second one
     with progress_bars(json) as report:
-        table, files = run_demo(out, DemoSettings(), report, command() if page else None)
+        table, files = run_demo(out, DemoSettings(), report, typed_command() if page else None)
     if json:
         print_json({"table": asdict(table), "files": {k: str(v) for k, v in files.items()}})
         return

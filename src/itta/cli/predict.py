@@ -8,41 +8,35 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from itta.cli.adapter_choice import adapter_of
-from itta.cli.screen import Settings, check_at_least, progress_bars, row_writer, use_threads
+from itta.cli.adapter_choice import AdapterFlags
+from itta.cli.screen import Flags, progress_bars, row_writer, use_threads
 from itta.errors import InputError
+from itta.settings import check_at_least
 
 
 def predict(
     model: Annotated[Positional[Path], arg(metavar="MODEL")],
     images: Annotated[Positional[tuple[Path, ...]], arg(metavar="IMAGES …")],
-    adapter: str | None = None,
-    preset: Literal["paper", "released"] = "paper",
-    settings: Settings = (),
-    guard: bool = False,
+    adapter: Flags[AdapterFlags] = AdapterFlags(),
     batch_size: int = 32,
     format: Literal["csv", "jsonl"] = "csv",
     out: Path | None = None,
     threads: int = 0,
 ) -> None:
-    """Predict images or folders of images; a row each, with what adaptation changed.
+    """Predict images or folders of images; a row for each, which says whether adaptation changed the answer.
 
-    An image that cannot be read gets a row that says so, and the exit status is not 0.
+    An image that cannot be read gets a row with the reason, and the exit status is not 0.
     Example: itta predict runs/sites new-photos/ --out predictions.csv
 
     Args:
         model: Directory of a trained model.
-        images: Image files, or folders searched for images.
-        adapter: Test-time method (itta list adapters), source for none; not given: what itta tune chose, or itta.
-        preset: ITTA as we read the paper, or as its released code does it.
-        settings: Settings of the adapter, name=value.
-        guard: Watch the adapter, and take back what harms; itta+ always is.
+        images: Image files, or folders to search for images.
         batch_size: Images per batch.
-        format: csv, or one JSON object per line.
-        out: File to write; the screen if not given.
-        threads: CPU threads; 0 leaves it to torch.
+        format: csv, or jsonl with one JSON object per line.
+        out: File to write. Without this flag, write to the screen.
+        threads: CPU threads; 0 leaves the number to torch.
     """
-    from itta.adapters import adapt as make_adapter
+    from itta.adapters import adapt
     from itta.data.folder import list_images
     from itta.run.predict import Prediction, predict_files
     from itta.store.model import load
@@ -52,7 +46,7 @@ def predict(
     if not images:
         raise InputError("no images to predict: name image files or folders after the model.")
     trained = load(model)
-    chosen = make_adapter(trained, **adapter_of(model, adapter, preset, settings), guard=guard or None)
+    chosen = adapter.make(trained, model)
     files = list_images(images)
     unreadable = 0
     with (
@@ -61,7 +55,7 @@ def predict(
     ):
         write = row_writer(stream, format, [f.name for f in fields(Prediction)])
         done = 0
-        for rows in predict_files(chosen, make_adapter(trained, "source"), files, batch_size):
+        for rows in predict_files(chosen, adapt(trained, "source"), files, batch_size):
             for row in rows:
                 write(asdict(row))
             stream.flush()

@@ -1,4 +1,4 @@
-"""What the verbs share on their way to the screen: tables, JSON, progress bars, and a look at the flags."""
+"""What the verbs share: flags, tables and JSON on the screen, and progress bars."""
 
 import csv
 import json
@@ -6,43 +6,40 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import IO, Annotated, Any, Literal
+from typing import IO, Annotated, Any, Literal, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
-from tyro.conf import arg
+from tyro.conf import OmitArgPrefixes, arg
 
-from itta.errors import InputError
+from itta.progress import ReportProgress
 from itta.report.tables import Table
 
 errors = Console(stderr=True)
-Settings = Annotated[tuple[str, ...], arg(name="set", metavar="NAME=VALUE …")]
+NameValues = Annotated[tuple[str, ...], arg(name="set", metavar="NAME=VALUE …")]
+Group = TypeVar("Group")
+Flags = OmitArgPrefixes[Group]  # the fields of a dataclass as flags of their own names
+
+typed: ContextVar[tuple[str, ...]] = ContextVar("typed", default=())  # the words of the command that runs
 
 
-typed: ContextVar[tuple[str, ...]] = ContextVar("typed", default=())  # of the command that is being run
-
-
-def command() -> str:
-    """What was typed, ready to be typed again."""
+def typed_command() -> str:
+    """Return the command as it was typed, ready to be typed again."""
     return shlex.join(["itta", *typed.get()])
 
 
 def use_threads(n: int) -> None:
+    """Use this many CPU threads; 0 leaves the number to torch."""
     if n > 0:
         import torch
 
         torch.set_num_threads(n)
 
 
-def check_at_least(low: int, **values: int) -> None:
-    for name, value in values.items():
-        if value < low:
-            raise InputError(f"--{name.replace('_', '-')} must be at least {low}, got {value}.")
-
-
 def row_writer(stream: IO[str], format: str, columns: Sequence[str]) -> Any:
+    """Return a function that writes one row, as CSV or as a line of JSON."""
     if format == "jsonl":
         return lambda row: stream.write(json.dumps(row) + "\n")
     writer = csv.DictWriter(stream, columns)
@@ -51,8 +48,8 @@ def row_writer(stream: IO[str], format: str, columns: Sequence[str]) -> Any:
 
 
 @contextmanager
-def progress_bars(quiet: bool) -> Iterator[Any]:
-    """Give report(name, done, total): a bar for each name, on the error stream if somebody watches it."""
+def progress_bars(quiet: bool) -> Iterator[ReportProgress]:
+    """Yield a function that reports progress: a bar for each name, on the error stream of a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=errors, disable=quiet or not errors.is_terminal) as bars:
         tasks: dict[str, Any] = {}
@@ -66,6 +63,7 @@ def progress_bars(quiet: bool) -> Iterator[Any]:
 
 
 def show(table: Table, justify: Literal["left", "right"] = "right") -> None:
+    """Print a table."""
     rich = RichTable(title=table.title, title_justify="left")
     for i, column in enumerate(table.columns):
         rich.add_column(column, justify=justify if i else "left")

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from itta.cli.screen import Settings, check_at_least, print_json, progress_bars, show
+from itta.cli.screen import Flags, NameValues, print_json, progress_bars, show
 from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.report.tables import Table
+from itta.settings import Adaptation, DataAccess, TrainSettings, check_at_least
 
 AdapterSettings = Annotated[tuple[str, ...], arg(metavar="ADAPTER.NAME=VALUE …")]
 QueueSettings = Annotated[tuple[str, ...], arg(metavar="NAME=VALUE …")]
@@ -28,122 +29,108 @@ def sweep(
     pairs: bool = False,
     hparams_seeds: int = 20,
     trial_seeds: int = 3,
-    steps: int = 300,
-    backbone: str = "efficientnet_lite0",
-    weights: str = "imagenet",
-    image_size: int = 64,
-    augment: bool = True,
-    strict: bool = False,
-    regime: Literal["auto", "large", "small", "domainnet"] = "auto",
+    training: Flags[TrainSettings] = TrainSettings(),
     eval_every: int = 300,
-    settings: Settings = (),
+    settings: NameValues = (),
     adapter_set: AdapterSettings = (),
     at: Literal["best", "last", "both"] = "best",
     batch_size: int = 32,
-    engine: Literal["local", "ray", "slurm"] = "local",
+    engine: str = "local",
     slots: int = 0,
     threads: int = 0,
     gpus: float = 0.0,
     retries: int = 2,
     address: str | None = None,
     queue: QueueSettings = (),
+    access: Flags[DataAccess] = DataAccess(),
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
     """Train every algorithm on every target with random hyper-parameters, and adapt each model with every adapter.
 
-    The same command goes on where it stopped; one with more seeds, algorithms or adapters does what is new. How it
-    stands: itta sweep status DIR. Examples:
+    The same command goes on where it stopped. A command with more seeds, algorithms or adapters does only the new part.
+    itta sweep status DIR shows how it stands. Examples:
     itta sweep emoji --algorithms erm itta --adapters itta+ t3a --hparams-seeds 3 --out sweeps/emoji --dry-run;
     itta sweep PACS VLCS --backbone resnet18 --image-size 224 --steps 5001 --engine ray --address auto --out sweeps/all
 
     Args:
-        data: "emoji", or folders root/domain/class/image.
+        data: Data sets by name (itta list datasets), folders root/domain/class/image, or manifests.
         out: Folder of the sweep; each trial has a directory in it, named by its key.
         algorithms: Training methods (itta list algorithms), or package.module:Class.
         adapters: Test-time methods (itta list adapters); source is the model as trained, which is always measured.
-        targets: Domains to keep out of training, one after another; none means every domain.
-        single_source: From every single domain to the others, instead of from all others to each.
-        pairs: Also leave out two domains at a time, which leave-one-domain-out selection needs.
+        targets: Domains to keep out of training, one after another. Without this flag, every domain.
+        single_source: Train on each single domain and measure on the others, instead of training on all but one.
+        pairs: Also leave out two domains at a time; leave-one-domain-out selection needs these runs.
         hparams_seeds: Draws of the random search; the first one is the defaults.
         trial_seeds: Repetitions of everything, with other splits.
-        steps: Training steps.
-        backbone: Network (itta list backbones), or timm:MODEL.
-        weights: imagenet, none, or a .safetensors or .pth file.
-        image_size: Images are resized to this many pixels.
-        augment: Crop, flip and jitter the training images as DomainBed does.
-        strict: With emoji: also hold out the emoji themselves, not only the style.
-        regime: Whose ranges the search has; auto: domainnet for DomainNet, small up to 32 pixels, else large.
-        eval_every: Record accuracies every so many steps.
+        eval_every: Record accuracies every this many steps.
         settings: Hyper-parameters that are not searched, name=value.
         adapter_set: Settings of the adapters.
         at: Adapt the checkpoint with the best source validation, the last one, or both.
         batch_size: Images per batch of the target's stream.
-        engine: local: processes on this machine; ray: a Ray cluster; slurm: jobs of a SLURM queue.
+        engine: local (processes on this machine), ray (a Ray cluster), slurm (jobs of a SLURM queue).
         slots: Trials at a time; 0: up to 4 (local), as many as there is room for (ray), 50 (slurm).
         threads: CPU threads of each trial; 0 divides the machine between the slots (local), or means 1.
         gpus: GPUs declared for each trial (ray, slurm).
-        retries: How often a trial whose process died is resumed.
-        address: Of the Ray cluster; none starts one on this machine.
-        queue: What to tell SLURM: partition=…, account=…, timeout_min=….
-        dry_run: Count the trials and estimate the time, and do nothing.
+        retries: How often a trial is resumed if its process dies.
+        address: Address of the Ray cluster. Without this flag, Ray starts on this machine.
+        queue: Settings of the SLURM queue: partition=…, account=…, timeout_min=….
+        dry_run: Count the trials and estimate the time; train nothing.
         json: Print the result as JSON.
     """
-    from itta.sweep.engines import Options
+    from itta.sweep.engines import EngineOptions
     from itta.sweep.engines.local import default_slots, threads_each
-    from itta.sweep.launch import check_sweep, domains_of, run_sweep
-    from itta.sweep.plan import Adaptation, Sweep
-    from itta.sweep.standings import standings, summarise
+    from itta.sweep.launch import LaunchSettings, check_sweep, open_sweep_data, run_sweep
+    from itta.sweep.plan import Sweep
+    from itta.sweep.standings import count_standings, standings
 
     if not data:
-        raise InputError('no data: name "emoji", or folders root/domain/class/image.')
-    check_at_least(1, steps=steps, eval_every=eval_every, image_size=image_size, batch_size=batch_size)
+        raise InputError("no data: name data sets (itta list datasets), or folders root/domain/class/image.")
+    check_at_least(1, eval_every=eval_every, batch_size=batch_size)
     check_at_least(1, hparams_seeds=hparams_seeds, trial_seeds=trial_seeds)
     check_at_least(0, slots=slots, threads=threads, retries=retries)
+    opened = open_sweep_data(data, training, access)
+    weights = training.weights
+    shared = training.shared() | {"weights": str(Path(weights).resolve()) if Path(weights).is_file() else weights}
     asked = Sweep(
-        datasets=domains_of(data, image_size, strict),
+        datasets=opened.domains,
         algorithms=tuple(dict.fromkeys(algorithms)),
         targets=targets,
         single_source=single_source,
         pairs=pairs,
         hparams_seeds=hparams_seeds,
         trial_seeds=trial_seeds,
-        steps=steps,
-        backbone=backbone,
-        weights=str(Path(weights).resolve()) if Path(weights).is_file() else weights,
-        image_size=image_size,
-        augment=augment,
-        strict=strict,
         overrides=parse_settings(settings),
-        regime=regime,
         eval_every=eval_every,
         adaptation=Adaptation(tuple(dict.fromkeys(adapters)), by_adapter(adapter_set), at, batch_size),
+        fingerprints=opened.fingerprints,
+        **shared,
     )
     at_a_time = slots or default_slots() if engine == "local" else slots or None
     if dry_run:
         check_sweep(asked)
-        tell(summarise(standings(asked, out), at_a_time), json)
+        show_standings(count_standings(standings(asked, out), at_a_time), json)
         return
     threads = threads or (threads_each(at_a_time or 1) if engine == "local" else 1)
-    options = Options(slots, retries, threads, gpus, address, out, settings=parse_settings(queue))
-    total = {s.trial.key: 0 for s in standings(asked, out) if s.word != "done"}
+    options = EngineOptions(slots, retries, threads, gpus, address, out, settings=parse_settings(queue))
+    done_steps = {s.trial.key: 0 for s in standings(asked, out) if s.word != "done"}
     with progress_bars(json) as report:
 
-        def step(name: str, done: int) -> None:
-            total[name] = done
-            report("training steps", sum(total.values()), steps * len(total))
+        def step(name: str, done: int, total: int) -> None:
+            done_steps[name] = done
+            report("training steps", sum(done_steps.values()), asked.steps * len(done_steps))
 
-        failed = run_sweep(asked, out, engine, options, threads, step)
+        failed = run_sweep(asked, out, LaunchSettings(engine, options, threads, access), step)
     found = standings(asked, out)
-    tell(summarise(found, at_a_time), json)
+    show_standings(count_standings(found, at_a_time), json)
     elsewhere = [s for s in found if s.trial.key in failed and s.word in ("running", "done")]
     if len(failed) > len(elsewhere):
         n = len(failed) - len(elsewhere)
-        raise InputError(f"{n} of {len(total)} trials failed. Run again to resume; the others are done.")
+        raise InputError(f"{n} of {len(done_steps)} trials failed. Run again to resume; the others are done.")
     if elsewhere:
         raise InputError(
-            f"{len(elsewhere)} of {len(total)} trials are being done by another command; the others are done. "
-            f"itta sweep status {out} --watch tells when they are."
+            f"another command is running {len(elsewhere)} of {len(done_steps)} trials; the others are done. "
+            f"itta sweep status {out} --watch shows when they are."
         )
     if not json:
         print(f"next     itta report {out}")
@@ -155,35 +142,36 @@ def sweep_status(
     every: float = 5.0,
     json: bool = False,
 ) -> None:
-    """Tell how a sweep stands: done, running, failed and why, waiting, and how long the rest will take.
+    """Show how a sweep stands: done, running, failed and why, waiting, and how long the rest will take.
 
     Examples: itta sweep status sweeps/emoji --watch; itta sweep-status sweeps/emoji --json
 
     Args:
         folder: The --out of an itta sweep.
-        watch: Tell again and again, until nothing is left to do.
+        watch: Show it again and again, until nothing is left to do.
         every: Seconds between two looks.
         json: Print as JSON; with --watch, a line at each look.
     """
     from itta.sweep.plan import read_sweep
-    from itta.sweep.standings import standings, summarise
+    from itta.sweep.standings import count_standings, standings
 
     screen = Console()
     while True:
-        found = summarise(standings(read_sweep(folder), folder))
+        found = count_standings(standings(read_sweep(folder), folder))
         if watch and json:
             print(dumps(found), flush=True)
         else:
             if watch and screen.is_terminal:
                 screen.clear()
-            tell(found, json)
+            show_standings(found, json)
         if not watch or not found["running"] + found["waiting"]:
             return
         time.sleep(max(0.1, every))
 
 
 def by_adapter(settings: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """
+    """Sort settings by their adapter.
+
     >>> by_adapter(("tent.lr=1e-4", "itta+.steps=2"))
     {'tent': {'lr': '1e-4'}, 'itta+': {'steps': '2'}}
     """
@@ -196,11 +184,12 @@ def by_adapter(settings: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def tell(found: dict[str, Any], json: bool) -> None:
+def show_standings(found: dict[str, Any], json: bool) -> None:
+    """Print the counts of a sweep, its running and failed trials, and the time left."""
     if json:
         print_json(found)
         return
-    from itta.sweep.standings import in_words
+    from itta.sweep.standings import duration
 
     rows = [[name, *(str(counts.get(w, 0)) for w in WORDS)] for name, counts in found["by_algorithm"].items()]
     if len(rows) > 1:
@@ -213,7 +202,7 @@ def tell(found: dict[str, Any], json: bool) -> None:
     for why, n in found["cannot"].items():
         print(f"cannot   {why} ({n}×)")
     if found["running"] + found["waiting"]:
-        print(f"left     {in_words(found['seconds_left'])}")
+        print(f"left     {duration(found['seconds_left'])}")
 
 
 def name_of(r: dict[str, Any]) -> str:

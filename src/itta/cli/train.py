@@ -5,10 +5,11 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from itta.cli.screen import Settings, check_at_least, command, print_json, progress_bars, show, use_threads
+from itta.cli.screen import Flags, NameValues, print_json, progress_bars, show, typed_command, use_threads
 from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.report.tables import Table, percent
+from itta.settings import DataAccess, TrainSettings, check_at_least
 
 
 def train(
@@ -17,21 +18,13 @@ def train(
     target: tuple[str, ...] = (),
     source: tuple[str, ...] = (),
     algorithm: str = "itta",
-    backbone: str = "efficientnet_lite0",
-    weights: str = "imagenet",
-    image_size: int = 64,
-    steps: int = 300,
     preset: Literal["paper", "released"] = "paper",
-    settings: Settings = (),
+    settings: NameValues = (),
     seed: int = 0,
     hparams_seed: int = 0,
-    regime: Literal["large", "small", "domainnet", "auto"] = "large",
     eval_every: int = 300,
-    augment: bool = True,
-    strict: bool = False,
-    allow_missing_classes: bool = False,
-    data_root: Path | None = None,
-    cache: bool = True,
+    training: Flags[TrainSettings] = TrainSettings(),
+    access: Flags[DataAccess] = DataAccess(),
     page: bool = True,
     threads: int = 0,
     json: bool = False,
@@ -42,51 +35,36 @@ def train(
     itta train photos/ --target site-4 --image-size 96 --steps 1000 --set lr=1e-4 batch_size=16 --out runs/sites
 
     Args:
-        data: "emoji", a data set of itta data list, a folder root/domain/class/image, or a manifest (CSV, JSON).
+        data: A data set by name (itta list datasets), a folder root/domain/class/image, or a manifest (CSV, JSON).
         out: Directory of the run and of the trained model.
-        target: Domains kept out of training and used to measure; none means train on all.
-        source: Domains to train on; none means all but the targets.
+        target: Domains to keep out of training and to measure on. Without this flag, train on all domains.
+        source: Domains to train on. Without this flag, all domains but the targets.
         algorithm: Training method (itta list algorithms), or package.module:Class.
-        backbone: Network (itta list backbones), or timm:MODEL.
-        weights: imagenet, none, or a .safetensors or .pth file.
-        image_size: Images are resized to this many pixels.
-        steps: Training steps.
-        preset: ITTA as we read the paper, or as its released code does it.
+        preset: Settings of itta: as we read the paper, or as its released code has them.
         settings: Hyper-parameters of the method, name=value.
-        seed: Seed of the split and the run.
-        hparams_seed: 0 for the defaults, else draw them at random as DomainBed does.
-        regime: Whose hyper-parameters, defaults and ranges: DomainBed's of large images, of small ones, of DomainNet;
-            auto: as itta sweep chooses, domainnet for DomainNet, small up to 32 pixels, else large.
-        eval_every: Record accuracies every so many steps.
-        augment: Crop, flip and jitter the training images as DomainBed does.
-        strict: With emoji: also hold out the emoji themselves, not only the style.
-        allow_missing_classes: Accept domains that lack some classes.
-        data_root: Where data sets known by name lie; else ITTA_DATA says so.
-        cache: Keep decoded images on disk for the next run.
-        page: Write page.html at the end, with everything to look at in one file.
-        threads: CPU threads; 0 leaves it to torch.
+        seed: Seed of the split and of the run.
+        hparams_seed: 0 takes the default hyper-parameters; any other value draws them as DomainBed does.
+        eval_every: Record accuracies every this many steps.
+        page: Write page.html at the end, a page about the run in one file.
+        threads: CPU threads; 0 leaves the number to torch.
         json: Print the last record as JSON.
     """
-    from itta import records
     from itta.algorithms.itta import PRESETS
     from itta.data import load_dataset
     from itta.data.dataset import prepare
     from itta.explain.run_story import tell_training, write_run_page
     from itta.run.train import train as run
-    from itta.sweep.plan import regime_of
     from itta.trial import Trial
 
     use_threads(threads)
-    check_at_least(1, steps=steps, eval_every=eval_every, image_size=image_size)
-    overrides = {**(PRESETS[preset] if algorithm == "itta" else {}), **parse_settings(settings)}
+    check_at_least(1, eval_every=eval_every)
     dataset = load_dataset(
         data,
-        image_size=image_size,
-        strict=strict,
-        allow_missing_classes=allow_missing_classes,
-        root=data_root,
-        cache=cache,
+        image_size=training.image_size,
+        strict=training.strict,
+        allow_missing_classes=training.allow_missing_classes,
         seed=seed,
+        access=access,
     )
     for name in (*target, *source):
         dataset.domain(name)
@@ -94,41 +72,29 @@ def train(
     if not sources or set(sources) & set(target):
         raise InputError(f"no domain is left to train on, or one is both: domains are {', '.join(dataset.domains)}.")
     trial = Trial(
-        dataset=data,
-        algorithm=algorithm,
-        train_domains=sources,
-        test_domains=target,
-        hparams_seed=hparams_seed,
-        trial_seed=seed,
-        steps=steps,
-        backbone=backbone,
-        weights=weights,
-        image_size=image_size,
-        augment=augment,
-        strict=strict,
-        overrides=overrides,
-        regime=regime_of(data, image_size) if regime == "auto" else regime,
+        str(dataset.path or data),
+        algorithm,
+        sources,
+        target,
+        hparams_seed,
+        seed,
+        overrides={**(PRESETS[preset] if algorithm == "itta" else {}), **parse_settings(settings)},
+        fingerprint=dataset.fingerprint,
+        **training.shared(),
     )
     with progress_bars(json) as report:
         prepare(dataset, (*sources, *target), report)
-        run(
-            trial,
-            out,
-            dataset,
-            eval_every=eval_every,
-            report=lambda step, logs: report(algorithm, step, steps),
-        )
-    files = write_run_page(out, lambda: tell_training(command(), trial, dataset)) if page else []
-    last = list(records.read(out / "records.jsonl"))[-1]
+        result = run(trial, out, dataset, eval_every=eval_every, report=report)
+    files = write_run_page(out, lambda: tell_training(typed_command(), trial, dataset)) if page else []
     if json:
-        print_json(last.to_json())
+        print_json(result.last.to_json())
         return
     rows = [
-        [d, "source" if d in sources else "target", percent(a.get("all", a["out"]))] for d, a in last.accuracy.items()
+        [d, "source" if d in sources else "target", percent(a.get("all", a["out"]))]
+        for d, a in result.last.accuracy.items()
     ]
-    show(
-        Table(f"{algorithm} after {last.step} steps, accuracy %, without adaptation", ["domain", "", "accuracy"], rows)
-    )
+    title = f"{algorithm} after {result.last.step} steps, accuracy %, without adaptation"
+    show(Table(title, ["domain", "", "accuracy"], rows))
     for file in files:
         print(f"{file.stem:8} {file}")
     print(f"model    {out}\nnext     itta adapt {out} {data}" + (f" --domain {target[0]}" if target else ""))

@@ -12,7 +12,7 @@ import shutil
 import sys
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -23,11 +23,11 @@ from filelock import FileLock
 
 from itta.data.images import decoder_version, read_image
 from itta.errors import InputError, InputWarning
+from itta.progress import ReportProgress
 
 FORMAT = 1
 _CHUNK = 64  # images decoded, then written
 _SPARE = 1.05  # of the space a cache needs, to leave some
-Report = Callable[[int, int], None]
 
 
 class Damaged(Exception):
@@ -74,7 +74,9 @@ class Mapped:
             self.read(rows)
 
 
-def open_cache(origin: str, paths: Sequence[str], size: int, report: Report, anew: bool = False) -> Mapped | None:
+def open_cache(
+    origin: str, paths: Sequence[str], size: int, report: ReportProgress, anew: bool = False
+) -> Mapped | None:
     """Map the decoded images of a domain, made now if they are missing, stale or wanted anew; None if they cannot be.
 
     `origin` says which domain of which data this is: its cache is replaced when its files change. One process makes
@@ -142,7 +144,7 @@ def _is_damaged(found: Mapped) -> bool:
     return False
 
 
-def _make(folder: Path, name: str, key: str, paths: Sequence[str], size: int, report: Report) -> None:
+def _make(folder: Path, name: str, key: str, paths: Sequence[str], size: int, report: ReportProgress) -> None:
     need = len(paths) * size * size * 3
     if shutil.disk_usage(folder).free < need * _SPARE:
         raise OSError(f"{need / 1e9:.1f} GB would be needed, and the disk is nearly full")
@@ -167,7 +169,7 @@ def _make(folder: Path, name: str, key: str, paths: Sequence[str], size: int, re
                 old.unlink()
 
 
-def _write_pixels(file: IO[bytes], paths: Sequence[str], size: int, report: Report) -> list[int | None]:
+def _write_pixels(file: IO[bytes], paths: Sequence[str], size: int, report: ReportProgress) -> list[int | None]:
     """Write an array file piece by piece, so that a full disk is an error instead of a crash."""
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(paths), size, size, 3)}
     np.lib.format.write_array_header_1_0(file, header)
@@ -176,7 +178,7 @@ def _write_pixels(file: IO[bytes], paths: Sequence[str], size: int, report: Repo
         data = bytes(size * size * 3) if pixels is None else pixels.tobytes()
         checksums.append(None if pixels is None else zlib.crc32(data))
         file.write(data)
-        report(len(checksums), len(paths))
+        report("decode", len(checksums), len(paths))
     return checksums
 
 

@@ -1,13 +1,15 @@
 """A data set of named domains, and its cut into what is trained on and what is held out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
 from itta.errors import InputError, unknown
+from itta.progress import ReportProgress, named
 from itta.seeds import derive_seed
 
 Batch = tuple[torch.Tensor, torch.Tensor]  # float32 images in [0, 1] [B, 3, S, S], int64 labels [B]
@@ -41,7 +43,7 @@ class Images(Protocol):
 class Prepared(Protocol):
     """Images that can be made ready before they are read."""
 
-    def prepare(self, report: Callable[[int, int], None]) -> None: ...
+    def prepare(self, report: ReportProgress) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class JoinedImages:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def prepare(self, report: Callable[[int, int], None]) -> None:
+    def prepare(self, report: ReportProgress) -> None:
         for part in self.parts.values():
             if isinstance(part, Prepared):
                 part.prepare(report)
@@ -95,6 +97,8 @@ class DomainDataset:
     domains: Mapping[str, Images]
     image_size: int
     strict: bool = False
+    path: Path | None = None  # of a folder or a manifest
+    fingerprint: str = ""  # digest of its files; a data set known by name has none
 
     def __post_init__(self) -> None:
         if not self.domains:
@@ -125,15 +129,16 @@ class DomainDataset:
         return self.domains[name]
 
 
-def prepare(dataset: DomainDataset, domains: Sequence[str], report: Callable[[str, int, int], None]) -> None:
-    """Decode the images of some domains into the cache now, where they have one, and report how far it is."""
+def prepare(dataset: DomainDataset, domains: Sequence[str], report: ReportProgress) -> None:
+    """Decode the images of some domains into the cache now, if they have one, and report the progress."""
     for domain in domains:
         prepare_images(dataset.domain(domain), domain, report)
 
 
-def prepare_images(images: Images, name: str, report: Callable[[str, int, int], None]) -> None:
+def prepare_images(images: Images, name: str, report: ReportProgress) -> None:
+    """Decode the images of one domain into the cache now, if they have one."""
     if isinstance(images, Prepared):
-        images.prepare(lambda done, total: report(f"decode {name}", done, total))
+        images.prepare(named(report, f"decode {name}"))
 
 
 class Split(NamedTuple):

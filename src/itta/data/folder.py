@@ -9,11 +9,12 @@ from threading import Lock
 import numpy as np
 import torch
 
-from itta.data.cache import Damaged, Mapped, Report, open_cache
+from itta.data.cache import Damaged, Mapped, open_cache
 from itta.data.dataset import DomainDataset, Images
 from itta.data.images import IMAGE_SUFFIXES, read_image
 from itta.data.manifest import is_manifest, read_manifest
 from itta.errors import InputError, unknown
+from itta.progress import ReportProgress, silent
 
 
 class InMemory:
@@ -56,7 +57,7 @@ class FolderImages:
     def __len__(self) -> int:
         return len(self.names)
 
-    def prepare(self, report: Report = lambda done, total: None) -> None:
+    def prepare(self, report: ReportProgress = silent) -> None:
         """Decode all images into the cache, unless they are there; the first read does it otherwise."""
         with self._lock:
             if self._store is None:
@@ -71,7 +72,7 @@ class FolderImages:
             pixels = self._store.read(rows)
         except Damaged:
             with self._lock:
-                self._open(lambda done, total: None, anew=True)
+                self._open(silent, anew=True)
             try:
                 pixels = self._store.read(rows)
             except Damaged:  # again: do without
@@ -79,7 +80,7 @@ class FolderImages:
                 pixels = self._store.read(rows)
         return torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
-    def _open(self, report: Report, anew: bool = False) -> None:
+    def _open(self, report: ReportProgress, anew: bool = False) -> None:
         assert self._origin is not None
         mapped = open_cache(self._origin, self.names, self._size, report, anew)
         self._store = mapped or InMemory(self.names, self._size)

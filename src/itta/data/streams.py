@@ -37,8 +37,8 @@ class Order:
 
 def draw_order(
     labels: Mapping[str, np.ndarray],
-    classes: Classes = "iid",
-    domains: Domains = "in_turn",
+    classes: str = "iid",
+    domains: str = "in_turn",
     seed: int = 0,
     concentration: float = 0.1,
 ) -> Order:
@@ -65,7 +65,7 @@ def draw_order(
     return Order(sequence, index)
 
 
-def order_classes(y: np.ndarray, classes: Classes, concentration: float, rng: np.random.RandomState) -> np.ndarray:
+def order_classes(y: np.ndarray, classes: str, concentration: float, rng: np.random.RandomState) -> np.ndarray:
     """A permutation of one domain's images."""
     shuffled = rng.permutation(len(y))
     if classes == "iid":

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from itta.adapters import Adapter, Guard, adapt
 from itta.algorithms import Algorithm
-from itta.data.folder import FolderImages, list_images
 from itta.data.loaders import stream
-from itta.data.target import Report, Target, find_target, quiet
+from itta.data.target import Target, open_images
 from itta.errors import InputError
 from itta.explain.heatmap_plots import plot_heats
 from itta.explain.losses import Draw, batch_maps, choose_losses, draw
@@ -22,9 +21,10 @@ from itta.functional.heat_maps import Sign, enlarge, heat, hot_zone, iou, spearm
 from itta.metrics.accuracy import mean_and_error
 from itta.nn.backbone import After, keep
 from itta.nn.tap import find_block
+from itta.progress import ReportProgress, silent
 from itta.run.evaluate import evaluate
 from itta.seeds import derive_seed
-from itta.store.model import load, read_description
+from itta.store.model import load_model, read_description
 
 OTHER = "main of another image"  # how alike maps are that share nothing but the network
 Key = tuple[str, str]  # of a map: which loss, of the network in which state; "" is the model as trained
@@ -92,33 +92,25 @@ def run_cam(
     adapter: str | None = None,
     adapter_settings: Mapping[str, Any] = MappingProxyType({}),
     out: Path = Path("cam.png"),
-    report: Report = quiet,
+    report: ReportProgress = silent,
 ) -> dict[str, Any]:
     """Load a model and a target, look, and write the figure; gives the numbers."""
-    trained = load(model)
+    description = read_description(model)
+    trained = load_model(description)
     chosen = adapt(trained, adapter, **adapter_settings) if adapter else None
     if adapter_settings and chosen is None:
         raise InputError("--set sets an adapter, and none is named: add --adapter.")
-    result, shown = look(trained, find_images(model, data, domain), settings, chosen, report)
+    result, shown = look(trained, open_images(tuple(data), description.expected, domain), settings, chosen, report)
     plot_heats(out, shown.pictures, shown.labels, shown.heats, caption(result))
     return result | {"shown": shown.names, "files": [str(out)]}
 
 
-def find_images(model: Path, data: Sequence[str], domain: str | None) -> Target:
-    """What `find_target` finds, or several images and folders of images, without labels."""
-    if not data:
-        raise InputError("no images to look at: name a data set, a folder or image files after the model.")
-    if len(data) == 1:
-        return find_target(model, data[0], domain)
-    if domain is not None:
-        raise InputError(f"--domain {domain} goes with one data set, and {len(data)} were named.")
-    files = list_images(data)
-    images = FolderImages(files, [-1] * len(files), read_description(model)["image_size"])
-    return Target(f"{len(files)} images", images, np.arange(len(files)), False)
-
-
 def look(
-    model: Algorithm, target: Target, settings: Settings, adapter: Adapter | None = None, report: Report = quiet
+    model: Algorithm,
+    target: Target,
+    settings: Settings,
+    adapter: Adapter | None = None,
+    report: ReportProgress = silent,
 ) -> tuple[dict[str, Any], Shown]:
     """Maps of some images, and over all measured ones how alike each loss's map is to the main loss's.
 
@@ -209,7 +201,7 @@ def title(loss: str, state: str) -> str:
     return f"{loss}, {state}" if state else loss
 
 
-def adapted(adapter: Adapter, target: Target, settings: Settings, report: Report) -> tuple[Algorithm, After]:
+def adapted(adapter: Adapter, target: Target, settings: Settings, report: ReportProgress) -> tuple[Algorithm, After]:
     """The network after one pass over the target, and what the adapter put after its blocks."""
     adapter.network()  # refuse before the work, not after
     if starts_anew(adapter):
@@ -218,8 +210,7 @@ def adapted(adapter: Adapter, target: Target, settings: Settings, report: Report
             "add --set episodic=false."
         )
     evaluate(
-        adapter, target.images, target.indices, settings.batch_size, settings.seed,
-        lambda done, total: report(adapter.name, done, total),
+        adapter, target.images, target.indices, settings.batch_size, settings.seed, report,
     )  # fmt: skip
     return adapter.network(), adapter.adapt_block
 

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from itta.algorithms import Algorithm
-from itta.algorithms.consistency import draw_target_view
 from itta.errors import InputError, unknown
 from itta.functional.entropy import entropy
 from itta.functional.self_supervision import rotate
+from itta.models.second_view import draw_target_view
 from itta.nn.backbone import After, keep
 from itta.nn.style_mixing import MixDraw
 from itta.nn.tap import Tap, second_view

@@ -29,13 +29,13 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from itta.adapters import Adapter, adapt, find_adapter
-from itta.adapters.base import frozen_copy
-from itta.adapters.eata import fisher_information
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.itta import ITTA
 from itta.algorithms import Algorithm, Task, find_algorithm
 from itta.errors import InputError
 from itta.hparams import default
+from itta.models.source_statistics import fisher_information
+from itta.models.trained import frozen_copy
 from itta.nn import Backbone, make_backbone
 from itta.nn.batch_norm import has_batch_norm
 from itta.nn.style_bank import collect_styles

@@ -51,8 +51,8 @@ def tell_adaptation(
 
 def title_of(folder: Path, model: Algorithm, order: str) -> str:
     """Which model it was, and in what order the classes came unless at random."""
-    trial = read_description(folder).get("about", {}).get("trial", {})
-    seed = f", seed {trial['trial_seed']}" if "trial_seed" in trial else ""
+    description = read_description(folder)
+    seed = f", seed {description.trial.trial_seed}" if "trial" in description.about else ""
     return f"{folder.resolve().name} ({model.name}{seed})" + ("" if order == "iid" else f", classes {order}")
 
 

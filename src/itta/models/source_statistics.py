@@ -1,69 +1,72 @@
-"""What a trained model takes along from its source data, for those who adapt it or look into it."""
+"""What a trained model takes along from its source data, for adapters and for those who look into it.
 
-from collections.abc import Iterator
+Each function takes a model and batches of images of each source domain, and changes neither.
+"""
+
+from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import Any
 
-import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from itta.adapters.eata import fisher_information
-from itta.algorithms import Algorithm
-from itta.algorithms.consistency import draw_target_view
-from itta.data.dataset import DomainDataset, Split
-from itta.data.loaders import stream
+from itta.models.second_view import draw_target_view
+from itta.models.trained import frozen_copy
 from itta.nn.backbone import evaluating
-from itta.nn.batch_norm import has_batch_norm
+from itta.nn.batch_norm import has_batch_norm, norm_parameters, use_batch_statistics
 from itta.nn.style_bank import StyleBank, collect_styles
-from itta.nn.views import two_views
-from itta.seeds import derive_seed
-from itta.trial import Trial
+from itta.nn.views import mixing_points, two_views
 
-SOURCE_IMAGES = 64  # per source domain
+Batches = Mapping[str, Iterable[Tensor]]  # source domain -> batches of images in [0, 1]
 
 
-def source_styles(algorithm: Algorithm, dataset: DomainDataset, splits: dict[str, Split], trial: Trial) -> StyleBank:
-    """The style bank: styles of some training images of each source domain."""
-    batches = source_images(dataset, splits, trial)
-    images = {domain: map(algorithm.inputs, batches[domain]) for domain in trial.train_domains}
-    return collect_styles(algorithm.backbone, images, algorithm.backbone.block_names[:2])
+def source_styles(model: Any, images: Batches) -> StyleBank:
+    """Collect the style bank: the styles of the images of each source domain."""
+    inputs = {domain: map(model.inputs, batches) for domain, batches in images.items()}
+    return collect_styles(model.backbone, inputs, mixing_points(model.backbone))
 
 
-def source_fisher(
-    algorithm: Algorithm, dataset: DomainDataset, splits: dict[str, Split], trial: Trial
-) -> dict[str, Tensor] | None:
-    """The Fisher information on the same images, where the backbone has the batch normalisation it is meant for."""
-    if not has_batch_norm(algorithm.backbone):
+def fisher_of_norms(model: Any, images: Batches) -> dict[str, Tensor] | None:
+    """Compute the Fisher information of a backbone with batch normalisation; None for any other."""
+    if not has_batch_norm(model.backbone):
         return None
-    batches = (x for images in source_images(dataset, splits, trial).values() for x in images)
-    return fisher_information(algorithm, (x for x in batches if len(x) > 1)) or None  # one image has no statistics
+    batches = (x for of_domain in images.values() for x in of_domain)
+    return fisher_information(model, (x for x in batches if len(x) > 1)) or None  # one image has no statistics
+
+
+def fisher_information(trained: Any, batches: Iterable[Tensor]) -> dict[str, Tensor]:
+    """F: the mean over source batches of the squared gradient of the cross-entropy to the model's own predictions.
+
+    Batch normalisation reads the statistics of the batch, as it will at test time; a smaller batch counts less.
+    Efficient Test-Time Model Adaptation without Forgetting. Niu et al., ICML 2022. https://arxiv.org/abs/2204.02610
+    """
+    model = frozen_copy(trained)
+    use_batch_statistics(model.backbone)
+    moving = norm_parameters(model.backbone, "backbone")
+    parameters = [p.requires_grad_() for p in moving.values()]
+    fisher, images = {name: torch.zeros_like(p) for name, p in moving.items()}, 0
+    for x in batches:
+        logits = model.predict(x)
+        loss = F.cross_entropy(logits, logits.argmax(1))
+        for f, g in zip(fisher.values(), torch.autograd.grad(loss, parameters, materialize_grads=True)):
+            f += len(x) * g.square()
+        images += len(x)
+    return {name: f / images for name, f in fisher.items()} if images else {}
 
 
 @torch.no_grad()
-def source_differences(
-    algorithm: Algorithm, dataset: DomainDataset, splits: dict[str, Split], trial: Trial
-) -> dict[str, Tensor] | None:
-    """The range, in every dimension, of what f_w gets to see on the same images, styles mixed across domains."""
-    if not hasattr(algorithm, "f_w"):
+def difference_range(model: Any, images: Batches, seed: int) -> dict[str, Tensor] | None:
+    """Measure, in every dimension, the range of the inputs of f_w, styles mixed across domains; None without f_w."""
+    if not hasattr(model, "f_w"):
         return None
-    generator = torch.Generator().manual_seed(derive_seed(trial.seed, "differences"))
-    found = []
-    with evaluating(algorithm):
-        for parts in zip(*source_images(dataset, splits, trial).values()):
-            x = algorithm.inputs(torch.cat(parts))
-            drawn = draw_target_view(algorithm, len(x), 0, generator)
-            z, z_aug = two_views(partial(algorithm.backbone, x), drawn)
-            found.append(z - z_aug if algorithm.hp.difference == "z-z'" else z_aug - z)
-    h = torch.cat(found)
+    generator = torch.Generator().manual_seed(seed)
+    differences = []
+    with evaluating(model):
+        for parts in zip(*images.values()):
+            x = model.inputs(torch.cat(parts))
+            drawn = draw_target_view(model, len(x), 0, generator)
+            z, z_aug = two_views(partial(model.backbone, x), drawn)
+            differences.append(z - z_aug if model.hp.difference == "z-z'" else z_aug - z)
+    h = torch.cat(differences)
     return {"low": h.amin(0), "high": h.amax(0)}
-
-
-def source_images(dataset: DomainDataset, splits: dict[str, Split], trial: Trial) -> dict[str, Iterator[Tensor]]:
-    """Batches of some training images of each source domain."""
-
-    def batches(domain: str) -> Iterator[Tensor]:
-        rng = np.random.RandomState(derive_seed(trial.seed, "style bank", domain))
-        chosen = rng.permutation(splits[domain].train)[:SOURCE_IMAGES]
-        return (x for _, x, _ in stream(dataset.domain(domain), chosen, 32))
-
-    return {domain: batches(domain) for domain in trial.train_domains}

@@ -12,6 +12,7 @@ Module = TypeVar("Module", bound=nn.Module)
 Share = Callable[[int], float]
 """Images in the batch -> how much of the statistics they give, 0 to 1."""
 
+NORMS = (BatchNorm, nn.GroupNorm, nn.LayerNorm)
 CHUNK = 2**18  # values centred at a time: a copy of a whole batch of large maps costs more than its moments
 
 
@@ -29,6 +30,23 @@ def reads_the_batch(module: nn.Module) -> bool:
     return any(
         isinstance(m, MixedBatchNorm) or (isinstance(m, BatchNorm) and m.running_mean is None) for m in module.modules()
     )
+
+
+def norm_parameters(module: nn.Module, prefix: str = "") -> dict[str, nn.Parameter]:
+    """Return the weights and biases of the normalisation layers inside the module, by name."""
+    return {
+        ".".join(part for part in (prefix, name, key) if part): p
+        for name, m in module.named_modules()
+        if isinstance(m, NORMS)
+        for key, p in m.named_parameters(recurse=False)
+    }
+
+
+def use_batch_statistics(module: nn.Module) -> None:
+    """Let batch normalisation inside the module read the statistics of each batch, and none stored."""
+    for norm in batch_norms(module).values():
+        norm.track_running_stats = False
+        norm.running_mean = norm.running_var = None
 
 
 def replace_batch_norms(module: nn.Module, make: Callable[[BatchNorm], Module]) -> dict[str, Module]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from itta.nn.backbone import After, keep
+from itta.nn.backbone import After, Backbone, keep
 from itta.nn.style_mixing import MixDraw, mix_style
 
 
@@ -24,6 +24,11 @@ class NoiseDraw:
 
 
 ViewDraw = MixDraw | NoiseDraw
+
+
+def mixing_points(backbone: Backbone) -> tuple[str, ...]:
+    """Return the blocks after which ITTA mixes styles: the first two."""
+    return backbone.block_names[:2]
 
 
 def draw_noise(n: int, dim: int, sigma: float, generator: torch.Generator | None = None) -> NoiseDraw:

@@ -1,84 +1,74 @@
 """A run's directory: one process at a time, one trial for good."""
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
-from typing import IO
 
 from itta.errors import InputError
-from itta.records import replace_text
+from itta.files import Busy, hold_lock, replace_text
 from itta.trial import Trial
 
 LOCK = ".lock"
-
-
-class Busy(InputError):
-    """Another process is at it."""
+TRIAL = "trial.json"
 
 
 @contextmanager
 def alone(out: Path, patience: float = 0.0) -> Iterator[None]:
-    """Keep other processes out of a directory; the system lets go of it however this one ends.
-
-    Waits so many seconds for another one to end.
-    """
+    """Keep other processes out of a directory, however this one ends; wait ``patience`` seconds for another one."""
     out.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + patience
-    with open(out / LOCK, "w") as file:
-        while True:
-            try:
-                lock(file)
-                break
-            except OSError:
-                if time.monotonic() >= deadline:
-                    raise Busy(
-                        f"another process is training into {out}: wait for it, or choose another --out."
-                    ) from None
-                time.sleep(0.2)
-        yield
-
-
-def lock(file: IO[str]) -> None:
     try:
-        import fcntl
-    except ImportError:  # Windows has no such locks
-        return
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with hold_lock(out / LOCK, patience):
+            yield
+    except Busy:
+        raise Busy(f"another process is training into {out}: wait for it, or choose another --out.") from None
 
 
-def refuse_another(out: Path, trial: Trial) -> None:
-    """Complain about a directory that holds another trial than this one."""
-    path = out / "trial.json"
-    if path.is_file():
-        found = read_trial(path)
-        differing = [f.name for f in fields(Trial) if getattr(found, f.name) != getattr(trial, f.name)]
-        if differing:
-            raise InputError(
-                f"{out} holds another trial (it differs in {', '.join(differing)}): choose another --out, or delete it."
-            )
+def refuse_another(out: Path, trial: Trial) -> Trial:
+    """Refuse a directory that holds another trial; return the trial to go on with.
+
+    A directory of an earlier version names its data by a path instead of a digest. If that path leads to the same
+    place, and all else agrees, the trial goes on under its old key and seed.
+    """
+    path = out / TRIAL
+    if not path.is_file():
+        return trial
+    held = read_trial(path)
+    if not held.fingerprint and same_place(held.dataset, trial.dataset):
+        differing = [name for name in held.differences(trial) if name not in ("fingerprint", "dataset")]
+    else:
+        differing = held.differences(trial)
+    if differing:
+        names = ", ".join("data" if name == "fingerprint" else name for name in differing)
+        raise InputError(f"{out} holds another trial (it differs in {names}): choose another --out, or delete it.")
+    return held
 
 
-def claim(out: Path, trial: Trial) -> None:
-    """Take the directory for this trial; refuse one that holds another."""
-    path = out / "trial.json"
-    refuse_another(out, trial)
+def same_place(a: str, b: str) -> bool:
+    """Tell whether two spellings of a path lead to the same place."""
+    return a == b or Path(a).resolve() == Path(b).resolve()
+
+
+def claim(out: Path, trial: Trial) -> Trial:
+    """Take the directory for this trial; refuse one that holds another. Return the trial to go on with."""
+    trial = refuse_another(out, trial)
+    path = out / TRIAL
     if not path.is_file() and not all(unfinished(file) or file.name == LOCK for file in out.iterdir()):
-        (out / LOCK).unlink()  # it is not our directory
+        (out / LOCK).unlink(missing_ok=True)  # it is not our directory
         raise InputError(f"{out} is not empty and holds no trial: choose another --out.")
     for file in filter(unfinished, out.iterdir()):
         file.unlink()
     replace_text(path, json.dumps(trial.to_json(), indent=2) + "\n")
+    return trial
 
 
 def unfinished(file: Path) -> bool:
-    """Whether a killed run was still writing this file of ours."""
+    """Tell whether a killed run was still writing this file."""
     return any(file.match(f"{kind}.*.tmp") for kind in ("*.json*", "*.safetensors", "*.html"))
 
 
 def read_trial(path: Path) -> Trial:
+    """Read the trial of a directory."""
     try:
         return Trial.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, KeyError) as error:

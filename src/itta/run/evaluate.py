@@ -1,7 +1,7 @@
 """Feed a stream to an adapter once, in order, and keep score."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -10,12 +10,13 @@ from itta.adapters.base import Adapter
 from itta.data.dataset import Images
 from itta.data.loaders import stream
 from itta.metrics.outcome import Outcome
+from itta.progress import ReportProgress, silent
 
 
 def predictions(
     adapter: Adapter, images: Images, indices: Sequence[int] | np.ndarray, batch_size: int, seed: int | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield (indices, labels, predicted classes, their probability) batch by batch."""
+    """Yield (indices, labels, predicted classes, probabilities of these) batch by batch."""
     for chosen, x, y in stream(images, indices, batch_size, seed, adapter.needs.batch):
         confidence, predicted = torch.softmax(adapter(x).float(), 1).max(1)
         yield chosen, y.numpy(), predicted.numpy(), confidence.numpy()
@@ -27,14 +28,14 @@ def evaluate(
     indices: Sequence[int] | np.ndarray,
     batch_size: int = 32,
     seed: int | None = 0,
-    report: Callable[[int, int], None] = lambda done, total: None,
+    report: ReportProgress = silent,
 ) -> Outcome:
-    """Run the whole stream from a fresh adapter, so nothing leaks in from an earlier one."""
+    """Reset the adapter and run the whole stream through it, so that no earlier stream has an effect."""
     adapter.reset()
     parts, done, start = [], 0, time.perf_counter()
     for part in predictions(adapter, images, indices, batch_size, seed):
         parts.append(part)
         done += len(part[0])
-        report(done, len(indices))
+        report(adapter.name, done, len(indices))
     indices, labels, predicted, confidence = (np.concatenate(column) for column in zip(*parts))
     return Outcome(indices, labels, predicted, confidence, time.perf_counter() - start)

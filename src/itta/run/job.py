@@ -1,11 +1,11 @@
-"""A job: one trial from end to end, trained once and adapted many times. What is done is found again."""
+"""A job: one trial from end to end, trained once and adapted many times. Finished parts are not done again."""
 
 import os
 import socket
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -16,44 +16,47 @@ import torch
 from itta import records
 from itta.adapters import Adapter, adapt
 from itta.algorithms import Algorithm
-from itta.data import load_dataset
+from itta.data import open_data
 from itta.data.dataset import DomainDataset, Split, split, target_indices
 from itta.errors import InputError
-from itta.records import Record, replace_text
-from itta.report.layouts import plain, without_counts
-from itta.run.directory import alone, claim
-from itta.run.evaluate import Outcome, evaluate
-from itta.run.train import selected_model, train
+from itta.files import replace_text
+from itta.metrics.outcome import Outcome
+from itta.progress import ReportProgress, silent
+from itta.records import Record
+from itta.records.values import hashable, without_counts
+from itta.run.directory import TRIAL, alone, claim
+from itta.run.evaluate import evaluate
+from itta.run.status import State, read_state, write_state
+from itta.run.train import RECORDS, selected_model, train
 from itta.seeds import derive_seed, seed_all
-from itta.store.model import load, read_description
-from itta.sweep.plan import Adaptation
-from itta.sweep.standings import State, read_state, write_state
+from itta.settings import Adaptation, DataAccess
+from itta.store.model import Description, is_model, load_model, read_description
 from itta.trial import Trial
 
-SPEAK_EVERY = 2.0  # seconds between two words of a running trial
-Report = Callable[[int], None]  # steps done
+WRITE_EVERY = 2.0  # seconds between two states of a running trial
 
 
 @dataclass(frozen=True)
 class Job:
     trial: Trial
     out: Path
-    data: str = ""  # where the images are on this machine, if not where the trial says
+    data: str = ""  # where the images are on this machine, if not at the trial's own path
     adaptation: Adaptation = field(default_factory=Adaptation)
     eval_every: int = 300
     threads: int = 1
-    patience: float = 0.0  # seconds to wait for a process that is still at the same trial
+    patience: float = 0.0  # seconds to wait for a process that still works on the same trial
+    access: DataAccess = DataAccess()
 
 
 class Ending(NamedTuple):
-    """How an attempt ended: what crashed is worth another one."""
+    """How an attempt ended; one that crashed is worth another attempt."""
 
-    kind: Literal["done", "mistake", "crashed", "died"]  # died: it has had its other attempts
+    kind: Literal["done", "mistake", "crashed", "died"]  # died: all its attempts are used up
     reason: str = ""
 
 
-def attempt(job: Job, report: Report = lambda step: None) -> Ending:
-    """Do a job, and tell how it ended instead of raising."""
+def attempt(job: Job, report: ReportProgress = silent) -> Ending:
+    """Do a job, and return how it ended instead of raising."""
     try:
         perform(job, report)
     except InputError as error:
@@ -61,22 +64,21 @@ def attempt(job: Job, report: Report = lambda step: None) -> Ending:
     except KeyboardInterrupt:
         return Ending("crashed", "it was stopped")
     except Exception as error:
-        if (job.out / "trial.json").is_file():
+        if (job.out / TRIAL).is_file():
             replace_text(job.out / "error.txt", traceback.format_exc())
         return Ending("crashed", f"{type(error).__name__}: {error}")
     return Ending("done")
 
 
-def perform(job: Job, report: Report = lambda step: None) -> None:
+def perform(job: Job, report: ReportProgress = silent) -> None:
     """Train, unless a finished model is there; then run every adapter that has no record yet."""
     torch.set_num_threads(job.threads)
     with alone(job.out, job.patience):
         claim(job.out, job.trial)
         diary = Diary(job.out)
         try:
-            trial = job.trial
-            dataset = load_dataset(job.data or trial.dataset, image_size=trial.image_size, strict=trial.strict)
-            if not (job.out / "model.json").is_file():
+            dataset = open_data(job.trial, job.access, job.data)
+            if not is_model(job.out):
                 train_job(job, dataset, diary, report)
             adapt_job(job, dataset, diary)
         except InputError as error:
@@ -86,7 +88,7 @@ def perform(job: Job, report: Report = lambda step: None) -> None:
 
 
 class Diary:
-    """Keeps a trial's state on the disk, so that others can see how it stands."""
+    """Keeps the state of a trial on disk, so that other processes can see it."""
 
     def __init__(self, out: Path) -> None:
         before = read_state(out)
@@ -107,61 +109,67 @@ class Diary:
         write_state(self.out, self.state)
 
     def write_sometimes(self, **changes: Any) -> None:
-        if time.monotonic() - self.written >= SPEAK_EVERY:
+        if time.monotonic() - self.written >= WRITE_EVERY:
             self.write(**changes)
 
 
 def mark_failed(job: Job, reason: str) -> None:
-    """Write down, for a process that no longer can, why its trial was given up."""
-    if (job.out / "trial.json").is_file():
+    """Write, for a process that no longer can, why its trial was given up."""
+    if (job.out / TRIAL).is_file():
         write_state(job.out, replace(read_state(job.out) or State("failed"), word="failed", reason=reason))
 
 
-def train_job(job: Job, dataset: DomainDataset, diary: Diary, report: Report) -> None:
+def train_job(job: Job, dataset: DomainDataset, diary: Diary, report: ReportProgress) -> None:
+    """Train the model of a job, and keep its state up to date."""
     before, start = diary.state.train_seconds, time.monotonic()
 
-    def tell(step: int, logs: dict[str, float]) -> None:
+    def note(name: str, step: int, steps: int) -> None:
         diary.write_sometimes(step=step, doing="training", train_seconds=before + time.monotonic() - start)
-        report(step)
+        report(name, step, steps)
 
-    train(job.trial, job.out, dataset, eval_every=job.eval_every, report=tell, locked=True)
+    train(job.trial, job.out, dataset, eval_every=job.eval_every, report=note, locked=True)
     diary.write(step=job.trial.steps, train_seconds=before + time.monotonic() - start)
 
 
 def adapt_job(job: Job, dataset: DomainDataset, diary: Diary) -> None:
-    """Every adapter on the checkpoints asked for; the model as trained has been measured in training."""
+    """Run every adapter on the wanted checkpoints; the model as trained was measured in training."""
     asked = job.adaptation
     missing = {label: name for label, name in asked.labels.items() if label not in diary.state.adapted}
-    models = {folder: load(folder) for folder in folders(job)} if set(missing.values()) - {"source"} else {}
+    found = [read_description(f) for f in folders(job)] if set(missing.values()) - {"source"} else []
+    models = [(description, load_model(description)) for description in found]
     splits = split(dataset, job.trial.trial_seed)
     for label, name in missing.items():
         diary.write(doing=f"adapting: {name}")
         start = time.monotonic()
         note: float | str
         try:
-            for folder, model in models.items() if name != "source" else ():
-                adapt_model(job, folder, model, name, dataset, splits)
+            for description, model in models if name != "source" else ():
+                adapt_model(job, description, make_adapter(job, model, name), dataset, splits)
             note = time.monotonic() - start
-        except InputError as error:  # not for such a model: the others may be
+        except InputError as error:  # this adapter does not fit the model; others may
             note = str(error)
         diary.write(adapted={**diary.state.adapted, label: note})
 
 
 def folders(job: Job) -> list[Path]:
+    """Return the directories of the checkpoints to adapt."""
     best, last = selected_model(job.out), job.out
     return {"best": [best], "last": [last], "both": list(dict.fromkeys([best, last]))}[job.adaptation.at]
 
 
+def make_adapter(job: Job, model: Algorithm, name: str) -> Adapter:
+    """Make an adapter, seeded so that it is the same whatever this process did before."""
+    seed_all(derive_seed(job.trial.seed, "adapt", name))
+    return adapt(model, name, **job.adaptation.settings.get(name, {}))
+
+
 def adapt_model(
-    job: Job, folder: Path, model: Algorithm, name: str, dataset: DomainDataset, splits: Mapping[str, Split]
+    job: Job, description: Description, adapter: Adapter, dataset: DomainDataset, splits: Mapping[str, Split]
 ) -> None:
-    """One adapter along every target of the trial, each from a fresh start; one record."""
+    """Run one adapter along every target of the trial, each from a fresh start; write one record."""
     trial, size = job.trial, job.adaptation.batch_size
-    seed_all(derive_seed(trial.seed, "adapt", name))  # the same whatever this process did before
-    adapter = adapt(model, name, **job.adaptation.settings.get(name, {}))
     stream = {"order": "iid", "batch_size": size, "seed": trial.trial_seed}
-    step = read_description(folder)["about"]["steps"]
-    if is_recorded(job.out / "records.jsonl", adapter, step, stream):
+    if is_recorded(job.out / RECORDS, adapter, description.steps, stream):
         return
     accuracy, calibration, interventions = {}, {}, Counter[str]()
     for domain in trial.test_domains:
@@ -174,30 +182,30 @@ def adapt_model(
         settings["interventions"] = dict(interventions)
     record = Record(
         trial,
-        step,
+        description.steps,
         adapter.name,
         accuracy,
-        model.describe(),
+        description.hparams,
         settings,
         calibration=calibration,
         needs={**asdict(adapter.needs), "predicts": adapter.predicts},
         stream=stream,
     )
-    records.append(job.out / "records.jsonl", record)
+    records.append(job.out / RECORDS, record)
 
 
 def is_recorded(path: Path, adapter: Adapter, step: int, stream: Mapping[str, Any]) -> bool:
-    """Whether the record was written before the process could note so."""
-    wanted = plain(without_counts(adapter.describe()))
+    """Tell whether the record is there already: a process may die between the record and its note of it."""
+    wanted = hashable(without_counts(adapter.describe()))
     return any(
         (r.adapter, r.step, r.stream) == (adapter.name, step, stream)
-        and plain(without_counts(r.adapter_hparams)) == wanted
+        and hashable(without_counts(r.adapter_hparams)) == wanted
         for r in records.read(path)
     )
 
 
 def by_split(outcome: Outcome, cut: Split) -> tuple[dict[str, float], dict[str, float]]:
-    """Accuracy and calibration error of a stream, over all of it and over its images of each split."""
+    """Return accuracy and calibration error of a stream, over all of it and over its images of each split."""
     everything = np.ones(len(outcome.indices), dtype=bool)
     parts = {"in": np.isin(outcome.indices, cut.train), "out": np.isin(outcome.indices, cut.held_out)}
     found = {name: outcome.part(part) for name, part in {**parts, "all": everything}.items() if part.any()}

@@ -1,7 +1,7 @@
-"""Predict images one batch after another, and say what adaptation changed."""
+"""Predict image files one batch after another, and say which answers adaptation changed."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,18 +30,19 @@ class Prediction:
 def predict_files(
     adapter: Adapter, source: Adapter, files: Sequence[Path], batch_size: int
 ) -> Iterator[list[Prediction]]:
-    """Yield a list of rows per batch, in the files' order; unreadable files do not stop the rest."""
+    """Yield a list of rows per batch, in the order of the files; unreadable files do not stop the rest."""
     if batch_size < 1:
         raise InputError(f"batch size must be at least 1, got {batch_size}.")
     size = adapter.model.task.image_size
     for part in cuts(len(files), batch_size, adapter.needs.batch):
         chunk = files[part]
-        images, errors = read_all(chunk, size)
+        images, errors = read_images(chunk, size)
         rows = iter(predict_images(adapter, source, images) if images else [])
-        yield [Prediction(str(f), error=errors[f]) if f in errors else named(str(f), next(rows)) for f in chunk]
+        yield [Prediction(str(f), error=errors[f]) if f in errors else replace(next(rows), file=str(f)) for f in chunk]
 
 
-def read_all(files: Sequence[Path], size: int) -> tuple[list[np.ndarray], dict[Path, str]]:
+def read_images(files: Sequence[Path], size: int) -> tuple[list[np.ndarray], dict[Path, str]]:
+    """Read the images that can be read, and say why the others cannot."""
     images, errors = [], {}
     for file in files:
         try:
@@ -52,6 +53,7 @@ def read_all(files: Sequence[Path], size: int) -> tuple[list[np.ndarray], dict[P
 
 
 def predict_images(adapter: Adapter, source: Adapter, images: Sequence[np.ndarray]) -> list[Prediction]:
+    """Predict one batch without and with adaptation; the rows have no file name yet."""
     x = to_float(torch.from_numpy(np.stack(images)))
     classes = adapter.model.task.classes
     before, after = (torch.softmax(a(x).float(), 1).max(1) for a in (source, adapter))
@@ -61,7 +63,3 @@ def predict_images(adapter: Adapter, source: Adapter, images: Sequence[np.ndarra
             after.indices.tolist(), after.values.tolist(), before.indices.tolist(), before.values.tolist()
         )
     ]
-
-
-def named(file: str, row: Prediction) -> Prediction:
-    return Prediction(**{**vars(row), "file": file})

@@ -1,140 +1,111 @@
-"""Choose an adapter and its settings on the source domains: nobody tunes by hand, and no label of a target is used.
+"""Choose an adapter and its settings on the source domains, without a label of the target.
 
 Each source domain in turn stands in for the target: a model is trained on the others, as the model itself was, and
-every candidate adapts it to the one left out. What gains most over the unadapted models, on average, is stored with the
-model; if nothing gains, not adapting is.
+every candidate adapts it to the domain left out. The candidate that gains most over the unadapted models, on average,
+is stored with the model. If none gains, the stored choice is not to adapt.
 """
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from itta.adapters import adapt, find_adapter
 from itta.algorithms import Algorithm
-from itta.data import load_dataset
+from itta.data import open_data
 from itta.data.dataset import DomainDataset, prepare, target_indices
-from itta.data.target import trial_of
 from itta.errors import InputError
-from itta.records import replace_text
+from itta.progress import ReportProgress, named, silent
 from itta.run.evaluate import evaluate
 from itta.run.train import train
-from itta.store.model import load, read_description
+from itta.settings import DataAccess
+from itta.store.adapter_choice import Candidate, Choice, write_choice
+from itta.store.model import is_model, load_model, read_description
 from itta.trial import Trial
 
-CHOICE = "adapter.json"
-Report = Callable[[str, int, int], None]
+NO_ADAPTATION = Candidate("source", {})
 
 
 @dataclass(frozen=True)
-class Candidate:
-    adapter: str
-    settings: dict[str, Any]
+class TuneSettings:
+    """How candidates are tried on each stand-in domain."""
 
-    def __str__(self) -> str:
-        return " ".join([self.adapter, *(f"{k}={shown(v)}" for k, v in self.settings.items())])
-
-
-@dataclass(frozen=True)
-class Choice:
-    chosen: Candidate
-    gains: dict[str, dict[str, float]]  # candidate -> stand-in domain -> accuracy gained, mean over seeds
-    plain: dict[str, float]  # stand-in domain -> accuracy without adaptation
+    adapters: tuple[str, ...] = ("itta",)
+    seeds: int = 1  # orders of the stream to average over
+    batch_size: int = 32
+    guard: bool | None = None  # None: as each adapter has it by default
 
 
 def tune(
     model: Path,
-    adapters: Sequence[str],
-    *,
-    data: str | None = None,
-    seeds: Sequence[int] = (0,),
-    batch_size: int = 32,
-    guard: bool | None = None,
-    data_root: Path | None = None,
-    cache: bool = True,
-    report: Report = lambda what, done, total: None,
+    settings: TuneSettings,
+    data: str = "",
+    access: DataAccess = DataAccess(),
+    report: ReportProgress = silent,
 ) -> Choice:
-    """Choose among the adapters' candidates and write the choice into the model's directory."""
-    trial = trial_of(model)
+    """Choose among the adapters' candidates and store the choice with the model."""
+    trial = read_description(model).trial
     if len(trial.train_domains) < 2:
         raise InputError(
-            f"{model} was trained on one domain, {trial.train_domains[0]!r}: there is none to stand in for a target. "
+            f"{model} was trained on one domain, {trial.train_domains[0]!r}: no other can stand in for a target. "
             "Give the adapter's settings by hand."
         )
-    candidates = [Candidate(name, settings) for name in adapters for settings in find_adapter(name).candidates]
-    source = data or trial.dataset
-    dataset = load_dataset(
-        source,
-        image_size=trial.image_size,
-        strict=trial.strict,
-        root=data_root,
-        cache=cache,
-        seed=trial.trial_seed,
-    )
+    candidates = [Candidate(name, of) for name in settings.adapters for of in find_adapter(name).candidates]
+    dataset = open_data(trial, access, data)
     prepare(dataset, trial.train_domains, report)
     plain: dict[str, float] = {}
     gains: dict[str, dict[str, float]] = {str(c): {} for c in candidates}
     for domain in trial.train_domains:
-        stand_in = trained_without(domain, trial, model, dataset, report)
-        plain[domain] = score(stand_in, Candidate("source", {}), dataset, domain, trial, seeds[:1], batch_size, False)
+        stand_in = StandIn(trained_without(domain, trial, model, dataset, report), dataset, domain, trial.trial_seed)
+        plain[domain] = stand_in.score(NO_ADAPTATION, replace(settings, seeds=1, guard=False))
         for i, candidate in enumerate(candidates):
             report(f"adapt to {domain}", i, len(candidates))
-            found = score(stand_in, candidate, dataset, domain, trial, seeds, batch_size, guard)
-            gains[str(candidate)][domain] = found - plain[domain]
+            gains[str(candidate)][domain] = stand_in.score(candidate, settings) - plain[domain]
         report(f"adapt to {domain}", len(candidates), len(candidates))
-    choice = Choice(best(candidates, gains), gains, plain)
-    replace_text(model / CHOICE, json.dumps(asdict(choice), indent=2) + "\n")
+    choice = Choice(best_candidate(candidates, gains), gains, plain)
+    write_choice(model, choice)
     return choice
 
 
-def trained_without(domain: str, trial: Trial, model: Path, dataset: DomainDataset, report: Report) -> Algorithm:
-    """The model as it would be had it never seen a domain; trained once, and kept beside the model."""
+def trained_without(
+    domain: str, trial: Trial, model: Path, dataset: DomainDataset, report: ReportProgress
+) -> Algorithm:
+    """Train the model as if a domain had never been seen; trained once, and kept beside the model."""
     others = tuple(d for d in trial.train_domains if d != domain)
-    part = replace(trial, train_domains=others, test_domains=(domain,))
+    fingerprint = dataset.fingerprint if trial.fingerprint else ""
+    part = replace(trial, train_domains=others, test_domains=(domain,), fingerprint=fingerprint)
     out = model / "tune" / domain
-    if (out / "model.json").is_file() and trial_of(out) == part:
-        return load(out)
-    return train(part, out, dataset, report=lambda step, logs: report(f"train without {domain}", step, part.steps))
+    if is_model(out):
+        description = read_description(out)
+        if not description.trial.differences(part):
+            return load_model(description)
+    return train(part, out, dataset, report=named(report, f"train without {domain}")).model
 
 
-def score(
-    model: Algorithm,
-    candidate: Candidate,
-    dataset: DomainDataset,
-    domain: str,
-    trial: Trial,
-    seeds: Sequence[int],
-    batch_size: int,
-    guard: bool | None,
-) -> float:
-    """Accuracy along the stream of a domain, mean over the seeds of its order."""
-    adapter = adapt(model, candidate.adapter, guard=guard, **candidate.settings)
-    images, indices = dataset.domain(domain), target_indices(dataset, domain, trial.trial_seed)
-    return float(np.mean([evaluate(adapter, images, indices, batch_size, seed).accuracy for seed in seeds]))
+@dataclass(frozen=True)
+class StandIn:
+    """A source domain in the place of the target, and the model that has never seen it."""
+
+    model: Algorithm
+    dataset: DomainDataset
+    domain: str
+    trial_seed: int
+
+    def score(self, candidate: Candidate, settings: TuneSettings) -> float:
+        """Measure accuracy along the stream of the domain, mean over the seeds of its order."""
+        adapter = adapt(self.model, candidate.adapter, guard=settings.guard, **candidate.settings)
+        images = self.dataset.domain(self.domain)
+        indices = target_indices(self.dataset, self.domain, self.trial_seed)
+        runs = [evaluate(adapter, images, indices, settings.batch_size, seed) for seed in range(settings.seeds)]
+        return float(np.mean([run.accuracy for run in runs]))
 
 
-def best(candidates: Sequence[Candidate], gains: dict[str, dict[str, float]]) -> Candidate:
-    """The candidate with the largest mean gain; not to adapt, if none gains."""
-    found = max(candidates, key=lambda c: np.mean(list(gains[str(c)].values())))
-    return found if np.mean(list(gains[str(found)].values())) > 0 else Candidate("source", {})
+def best_candidate(candidates: Sequence[Candidate], gains: dict[str, dict[str, float]]) -> Candidate:
+    """Return the candidate with the largest mean gain, or no adaptation if none gains."""
 
+    def mean_gain(candidate: Candidate) -> float:
+        return float(np.mean(list(gains[str(candidate)].values())))
 
-def stored_choice(model: Path) -> Candidate | None:
-    """What `tune` chose for a model, if it did."""
-    read_description(model)
-    path = model / CHOICE
-    if not path.is_file():
-        return None
-    try:
-        return Candidate(**json.loads(path.read_text(encoding="utf-8"))["chosen"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is damaged ({error!r}): delete it, or run itta tune again.") from error
-
-
-def shown(value: Any) -> str:
-    if isinstance(value, (tuple, list)):
-        return ",".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    best = max(candidates, key=mean_gain)
+    return best if mean_gain(best) > 0 else NO_ADAPTATION

@@ -5,7 +5,6 @@ it is complete and answers as the model does.
 """
 
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from itta.adapters import Adapter
 from itta.data.loaders import stream
 from itta.data.target import Target
 from itta.errors import InputError
+from itta.files import complete
 
 TOLERANCE = 1e-5
 METADATA = "itta.json"  # of a torch.export program
@@ -134,23 +134,6 @@ def load_onnx(path: Path) -> Run:
 
 def text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-@contextmanager
-def complete(path: Path) -> Iterator[Path]:
-    """A name to write to; the file takes its place once all went well, and leaves no trace otherwise."""
-    if not path.parent.is_dir():
-        raise InputError(f"there is no directory {path.parent} to write {path.name} into: make it, or choose another.")
-    if path.is_dir():
-        raise InputError(f"{path} is a directory: name a file.")
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

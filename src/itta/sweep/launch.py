@@ -1,31 +1,60 @@
-"""Run a sweep: find what is done, do the rest."""
+"""Launch a sweep: find the trials that are not done, and run them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from itta.adapters import find_adapter
 from itta.algorithms import find_algorithm
-from itta.data import load_dataset
-from itta.errors import unknown
+from itta.data import DATASETS, is_name, load_dataset
+from itta.errors import InputError, unknown
 from itta.hparams import default, sample
 from itta.nn import BACKBONES
+from itta.progress import ReportProgress, silent
 from itta.run.job import Job
-from itta.sweep.engines import EngineName, Options, Report, quiet, run_jobs
-from itta.sweep.plan import Sweep, write_sweep
+from itta.settings import DataAccess, TrainSettings
+from itta.sweep.engines import EngineOptions, run_jobs
+from itta.sweep.plan import FILE, Sweep, read_sweep, write_sweep
 from itta.sweep.standings import Standing, standings
 from itta.trial import Trial
 
-PATIENCE: dict[str, float] = {"local": 5.0, "ray": 60.0, "slurm": 60.0}  # seconds for a lost worker to let go
+PATIENCE = {"local": 5.0}  # seconds for a lost worker to release its trial
+PATIENCE_ELSEWHERE = 60.0
 
 
-def domains_of(data: Sequence[str], image_size: int, strict: bool = False) -> dict[str, tuple[str, ...]]:
-    """The data sets and their domains, in order."""
-    return {name: tuple(load_dataset(name, image_size=image_size, strict=strict).domains) for name in data}
+@dataclass(frozen=True)
+class SweepData:
+    """The data sets of a sweep: the domains of each, and the digests of those given by a path."""
+
+    domains: Mapping[str, tuple[str, ...]]
+    fingerprints: Mapping[str, str]
+
+
+def open_sweep_data(data: Sequence[str], settings: TrainSettings, access: DataAccess = DataAccess()) -> SweepData:
+    """List the domains of each data set; a folder is named by its whole path, so that any process finds it."""
+    domains: dict[str, tuple[str, ...]] = {}
+    fingerprints: dict[str, str] = {}
+    for name in data:
+        if is_name(name, access) and not DATASETS[name].in_folders:
+            domains[name] = DATASETS[name].domains
+            continue
+        dataset = load_dataset(
+            name,
+            image_size=settings.image_size,
+            strict=settings.strict,
+            allow_missing_classes=settings.allow_missing_classes,
+            access=access,
+        )
+        known_as = str(dataset.path) if dataset.path else name
+        domains[known_as] = tuple(dataset.domains)
+        if dataset.fingerprint:
+            fingerprints[known_as] = dataset.fingerprint
+    return SweepData(domains, fingerprints)
 
 
 def check_sweep(sweep: Sweep) -> None:
     """Refuse at once what every trial would refuse."""
-    if sweep.backbone not in BACKBONES and not sweep.backbone.startswith("timm:"):
+    if sweep.backbone not in BACKBONES and ":" not in sweep.backbone:
         raise unknown("backbone", sweep.backbone, [*BACKBONES, "timm:MODEL"])
     for algorithm in sweep.algorithms:
         sample(find_algorithm(algorithm).Hparams, 0, **sweep.overrides)
@@ -36,37 +65,57 @@ def check_sweep(sweep: Sweep) -> None:
             raise unknown("adapter with settings", name, sweep.adaptation.adapters)
 
 
-def to_do(found: Sequence[Standing]) -> list[Trial]:
-    """What is not done, and last what somebody else seems to be at: it may have died."""
+def refuse_older(sweep: Sweep, out: Path) -> None:
+    """Refuse to go on with a sweep of a version that named folders by the spelling of their path."""
+    if not (out / FILE).is_file() or not sweep.fingerprints:
+        return
+    before = read_sweep(out)
+    if not before.fingerprints and set(map(resolved, before.datasets)) & set(map(resolved, sweep.fingerprints)):
+        raise InputError(
+            f"{out} holds a sweep of an earlier version, which named its data by a path: itta report still reads it. "
+            "To train more, choose another --out."
+        )
+
+
+def resolved(data: str) -> Path:
+    return Path(data).resolve()
+
+
+def unfinished_trials(found: Sequence[Standing]) -> list[Trial]:
+    """List the trials that are not done; last those that another process seems to run, since it may have died."""
     return [s.trial for word in ("waiting", "failed", "running") for s in found if s.word == word]
 
 
+@dataclass(frozen=True)
+class LaunchSettings:
+    """How the trials of a sweep are run."""
+
+    engine: str = "local"
+    options: EngineOptions = EngineOptions()
+    threads: int = 1
+    access: DataAccess = DataAccess()
+
+
 def run_sweep(
-    sweep: Sweep,
-    out: Path,
-    engine: EngineName = "local",
-    options: Options | None = None,
-    threads: int = 1,
-    report: Report = quiet,
+    sweep: Sweep, out: Path, settings: LaunchSettings = LaunchSettings(), report: ReportProgress = silent
 ) -> dict[str, str]:
-    """Do what is not done yet; gives the reasons of the trials that failed, by key."""
+    """Run the trials that are not done yet; return the reasons of those that failed, by key."""
     check_sweep(sweep)
+    refuse_older(sweep, out)
     write_sweep(out, sweep)
+    access = settings.access
+    if access.data_root:
+        access = replace(access, data_root=access.data_root.resolve())
     jobs = {
         trial.key: Job(
             trial,
             out.resolve() / trial.key,
-            where(trial.dataset),
-            sweep.adaptation_of(trial),
-            sweep.eval_every,
-            threads,
-            PATIENCE[engine],
+            adaptation=sweep.adaptation_of(trial),
+            eval_every=sweep.eval_every,
+            threads=settings.threads,
+            patience=PATIENCE.get(settings.engine, PATIENCE_ELSEWHERE),
+            access=access,
         )
-        for trial in to_do(standings(sweep, out))
+        for trial in unfinished_trials(standings(sweep, out))
     }
-    return run_jobs(jobs, engine, options, report)
-
-
-def where(data: str) -> str:
-    """A data set by its name, or its folder by a path that holds in any process."""
-    return data if data == "emoji" or not Path(data).is_dir() else str(Path(data).resolve())
+    return run_jobs(jobs, settings.engine, settings.options, report)

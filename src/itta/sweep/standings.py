@@ -1,55 +1,25 @@
-"""How a sweep stands: what each trial wrote about itself, counted, and how long the rest will take."""
+"""How a sweep stands: the states of its trials, counted, and how long the rest will take."""
 
-import json
 import os
 import socket
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any, Literal
+from typing import Any
 
-from itta.records import replace_text
-from itta.sweep.plan import Adaptation, Sweep
+from itta.run.status import State, Word, read_state
+from itta.settings import Adaptation
+from itta.sweep.plan import Sweep
 from itta.trial import Trial
 
-FILE = "state.json"
-SILENCE = 600.0  # seconds without a word after which a trial on another machine is given up for dead
-Word = Literal["done", "running", "failed", "waiting"]
-
-
-@dataclass(frozen=True)
-class State:
-    """What a trial last wrote about itself, in its own directory."""
-
-    word: Word
-    step: int = 0
-    doing: str = ""
-    reason: str = ""  # why it failed
-    attempts: int = 1  # how often it was started
-    train_seconds: float = 0.0
-    adapted: Mapping[str, float | str] = field(default_factory=dict)  # evaluation -> seconds, or why it cannot be
-    host: str = ""
-    pid: int = 0
-    time: float = 0.0
-
-
-def write_state(out: Path, state: State) -> None:
-    replace_text(out / FILE, json.dumps(asdict(state), indent=2) + "\n")
-
-
-def read_state(out: Path) -> State | None:
-    """The state in a trial's directory; one that is not there or damaged counts as none."""
-    try:
-        return State(**json.loads((out / FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
+SILENCE = 600.0  # seconds after which a trial on another machine that writes no state is taken for dead
 
 
 def alive(state: State) -> bool:
-    """Whether the process that wrote a state is still there; of another machine, whether it spoke lately."""
+    """Tell whether the process that wrote a state still runs; on another machine, whether it wrote lately."""
     if state.host != socket.gethostname():
         return time.time() - state.time < SILENCE
     try:
@@ -68,11 +38,11 @@ class Standing:
     trial: Trial
     word: Word
     state: State | None
-    missing: tuple[str, ...] = ()  # evaluations that are asked for and not there
+    missing: tuple[str, ...] = ()  # evaluations that are wanted and not done
 
 
 def stand(trial: Trial, out: Path, adaptation: Adaptation) -> Standing:
-    """What is asked for counts: a trial that was done waits again if another adapter is wanted."""
+    """Compare a trial with what is wanted: one that was done waits again if another adapter is wanted."""
     state = read_state(out)
     missing = tuple(label for label in adaptation.labels if state is None or label not in state.adapted)
     if state is None:
@@ -85,18 +55,19 @@ def stand(trial: Trial, out: Path, adaptation: Adaptation) -> Standing:
 
 
 def standings(sweep: Sweep, out: Path) -> list[Standing]:
+    """List every trial of a sweep and how it stands."""
     return [stand(t, out / t.key, sweep.adaptation_of(t)) for t in sweep.trials()]
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Mean seconds of what is finished: trainings by algorithm and data set, evaluations by what they are."""
+    """Mean seconds of finished work: trainings by algorithm and data set, evaluations by name."""
 
     train: Mapping[tuple[str, ...], float]
     adapt: Mapping[str, float]
 
     def of(self, standing: Standing) -> float | None:
-        """Seconds that a trial still needs; nothing if no training like it has been finished."""
+        """Estimate the seconds that a trial still needs; None if no training like it is finished."""
         trial, state = standing.trial, standing.state
         to_train = 1 - (state.step if state else 0) / trial.steps
         found = [self.train[k] for k in ((trial.algorithm, trial.dataset), (trial.algorithm,), ()) if k in self.train]
@@ -105,7 +76,8 @@ class Costs:
         return to_train * (found[0] if found else 0.0) + sum(self.adapt.get(label, 0.0) for label in standing.missing)
 
 
-def costs(found: Sequence[Standing]) -> Costs:
+def mean_costs(found: Sequence[Standing]) -> Costs:
+    """Average the time of what is finished."""
     train: dict[tuple[str, ...], list[float]] = defaultdict(list)
     adapt: dict[str, list[float]] = defaultdict(list)
     for s in found:
@@ -121,16 +93,16 @@ def costs(found: Sequence[Standing]) -> Costs:
 
 
 def seconds_left(found: Sequence[Standing], slots: int) -> float | None:
-    """How long the rest will take, by what the finished trials took; nothing if that is not known yet."""
-    known = costs(found)
+    """Estimate how long the rest will take, from finished trials; None if none is finished."""
+    known = mean_costs(found)
     needed = [known.of(s) for s in found if s.word in ("waiting", "running")]
     if None in needed:
         return None
     return sum(n for n in needed if n is not None) / max(1, slots)
 
 
-def summarise(found: Sequence[Standing], slots: int | None = None) -> dict[str, Any]:
-    """Counts, reasons and time left as plain values; not told, as many slots as trials are running."""
+def count_standings(found: Sequence[Standing], slots: int | None = None) -> dict[str, Any]:
+    """Return counts, reasons and time left as plain values; without ``slots``, one for each running trial."""
     counts = Counter(s.word for s in found)
     running = [s for s in found if s.word == "running"]
     failed = [s for s in found if s.word == "failed"]
@@ -145,12 +117,18 @@ def summarise(found: Sequence[Standing], slots: int | None = None) -> dict[str, 
         **{word: counts[word] for word in ("done", "running", "failed", "waiting")},
         "seconds_left": seconds_left(found, slots or len(running)),
         "running_now": [
-            {"trial": s.trial.key, **where(s.trial), "step": s.state.step, "of": s.trial.steps, "doing": s.state.doing}
+            {
+                "trial": s.trial.key,
+                **identify(s.trial),
+                "step": s.state.step,
+                "of": s.trial.steps,
+                "doing": s.state.doing,
+            }
             for s in running
             if s.state
         ],
         "reasons": [
-            {"trial": s.trial.key, **where(s.trial), "reason": s.state.reason, "attempts": s.state.attempts}
+            {"trial": s.trial.key, **identify(s.trial), "reason": s.state.reason, "attempts": s.state.attempts}
             for s in failed
             if s.state
         ],
@@ -162,7 +140,8 @@ def summarise(found: Sequence[Standing], slots: int | None = None) -> dict[str, 
     }
 
 
-def where(trial: Trial) -> dict[str, Any]:
+def identify(trial: Trial) -> dict[str, Any]:
+    """Name a trial by its data, its method, its domains and its seeds."""
     return {
         "dataset": trial.dataset,
         "algorithm": trial.algorithm,
@@ -173,9 +152,10 @@ def where(trial: Trial) -> dict[str, Any]:
     }
 
 
-def in_words(seconds: float | None) -> str:
-    """
-    >>> in_words(59), in_words(3600 * 30 + 60), in_words(None)
+def duration(seconds: float | None) -> str:
+    """Write seconds as hours and minutes.
+
+    >>> duration(59), duration(3600 * 30 + 60), duration(None)
     ('1 min', '30 h 1 min', 'unknown until a trial is done')
     """
     if seconds is None:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from multiprocessing import connection
 from typing import Any
 
+from itta.progress import ReportProgress
 from itta.run.job import Ending, Job, attempt
-from itta.sweep.engines import Options, Report
+from itta.sweep.engines import EngineOptions
 
-SLOTS = 4  # at the most, unless told: each holds its own images
+SLOTS = 4  # at most, unless the user asks for more: each holds its own images
 
 
 def default_slots() -> int:
@@ -18,12 +19,12 @@ def default_slots() -> int:
 
 
 def threads_each(slots: int) -> int:
-    """This machine's cores, divided."""
+    """Divide the cores of this machine between the slots."""
     return max(1, (os.cpu_count() or 1) // max(1, slots))
 
 
 class Local:
-    def __init__(self, options: Options, report: Report) -> None:
+    def __init__(self, options: EngineOptions, report: ReportProgress) -> None:
         self.slots = options.slots or default_slots()
         self.report = report
         self.context = multiprocessing.get_context("spawn")
@@ -46,20 +47,20 @@ class Local:
             yield name, self.endings.pop(name, Ending("crashed", f"its process ended with status {status}"))
 
     def listen(self) -> None:
-        """Pass on a word of each worker that has one, waiting a moment for the first; forget those that have ended."""
+        """Pass on one message of each worker, waiting a moment for the first; forget workers that have ended."""
         for receiver in connection.wait(list(self.heard), timeout=0.2):
             assert isinstance(receiver, connection.Connection)
             name = self.heard[receiver]
             try:
-                what = receiver.recv()
-            except (EOFError, OSError):  # ended, perhaps in the middle of a word
+                message = receiver.recv()
+            except (EOFError, OSError):  # ended, perhaps in the middle of a message
                 del self.heard[receiver]
                 receiver.close()
                 continue
-            if isinstance(what, Ending):
-                self.endings[name] = what
+            if isinstance(message, Ending):
+                self.endings[name] = message
             else:
-                self.report(name, what)
+                self.report(name, *message)
 
     def close(self) -> None:
         for process in self.processes.values():  # after Ctrl-C they finish their step and save a checkpoint
@@ -67,20 +68,20 @@ class Local:
 
 
 def work(job: Job, sender: connection.Connection) -> None:
-    """What a worker process does."""
+    """Do a job in a worker process, and send progress and ending to the launcher."""
     threading.Thread(target=leave_with_launcher, daemon=True).start()
 
-    def tell(what: int | Ending) -> None:
+    def send(message: tuple[int, int] | Ending) -> None:
         try:
-            sender.send(what)
+            sender.send(message)
         except BrokenPipeError:
             leave()
 
-    tell(attempt(job, tell))
+    send(attempt(job, lambda name, done, total: send((done, total))))
 
 
 def leave_with_launcher() -> None:
-    """End when the launcher is no more: the same command again must not wait for workers that nobody hears."""
+    """End when the launcher has ended: the same command again must not wait for workers without a launcher."""
     launcher = multiprocessing.parent_process()
     assert launcher is not None
     connection.wait([launcher.sentinel])

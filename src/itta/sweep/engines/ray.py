@@ -1,6 +1,6 @@
-"""On a Ray cluster: a plain task for each trial. Ray itself retries one whose worker or node died.
+"""On a Ray cluster: a plain task for each trial. Ray itself retries a task if its worker or node died.
 
-The sweep's folder and the images must be found at the same path on every node.
+The sweep's folder and the images must have the same path on every node.
 """
 
 import os
@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from itta.errors import InputError
+from itta.progress import ReportProgress
 from itta.run.job import Ending, Job, attempt
-from itta.sweep.engines import Options, Report
-from itta.sweep.standings import read_state
+from itta.run.status import read_state
+from itta.sweep.engines import EngineOptions
 
 MANY = 10_000  # tasks that may wait in Ray's own queue
 
 
 class Ray:
-    def __init__(self, options: Options, report: Report) -> None:
+    def __init__(self, options: EngineOptions, report: ReportProgress) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             import ray
@@ -30,7 +31,7 @@ class Ray:
             self.connect(options)
         self.task = ray.remote(num_cpus=options.cpus, num_gpus=options.gpus, max_retries=options.retries)(attempt)
 
-    def connect(self, options: Options) -> None:
+    def connect(self, options: EngineOptions) -> None:
         """Join a cluster, or start one that this machine alone can reach."""
         try:
             if options.address:
@@ -56,7 +57,7 @@ class Ray:
             name, job = self.jobs[ref]
             state = read_state(job.out)
             if state and state.word == "running":
-                self.report(name, state.step)
+                self.report(name, state.step, job.trial.steps)
 
     def close(self) -> None:
         if self.own:

@@ -1,6 +1,6 @@
 """On a SLURM cluster, through submitit: a job of the queue for each trial.
 
-The sweep's folder and the images must be found at the same path on every node.
+The sweep's folder and the images must have the same path on every node.
 """
 
 import time
@@ -8,17 +8,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from itta.errors import InputError
+from itta.progress import ReportProgress
 from itta.run.job import Ending, Job, attempt
-from itta.sweep.engines import Options, Report
-from itta.sweep.standings import read_state
+from itta.run.status import read_state
+from itta.sweep.engines import EngineOptions
 
-SLOTS = 50  # jobs in the queue at a time, unless told
-TIMEOUT = 240  # minutes; what takes longer is queued again
+SLOTS = 50  # jobs in the queue at a time, unless the user says otherwise
+TIMEOUT = 240  # minutes; a job that takes longer is queued again
 PLAIN = ("timeout_min", "mem_gb")  # settings that submitit knows for every cluster; others are SLURM's own
 
 
 class Attempt:
-    """What runs in the queue. A job that is cut off or makes way for another is queued again and goes on."""
+    """The callable that runs in the queue. A job that is cut off or preempted is queued again and goes on."""
 
     def __call__(self, job: Job) -> Ending:
         return attempt(job)
@@ -30,7 +31,7 @@ class Attempt:
 
 
 class Slurm:
-    def __init__(self, options: Options, report: Report) -> None:
+    def __init__(self, options: EngineOptions, report: ReportProgress) -> None:
         try:
             import submitit
         except ImportError as error:
@@ -40,8 +41,8 @@ class Slurm:
         self.jobs: dict[str, tuple[Any, Job]] = {}
         self.executor = self.make_executor(options)
 
-    def make_executor(self, options: Options) -> Any:
-        asked = {k if k in PLAIN else f"slurm_{k}": number(v) for k, v in options.settings.items()}
+    def make_executor(self, options: EngineOptions) -> Any:
+        asked = {k if k in PLAIN else f"slurm_{k}": as_number(v) for k, v in options.settings.items()}
         try:
             executor = self.submitit.AutoExecutor(folder=options.folder / "queue", cluster=options.cluster)
             executor.update_parameters(
@@ -63,7 +64,7 @@ class Slurm:
             if not queued.done():
                 state = read_state(job.out)
                 if state and state.word == "running":
-                    self.report(name, state.step)
+                    self.report(name, state.step, job.trial.steps)
                 continue
             del self.jobs[name]
             try:
@@ -73,14 +74,15 @@ class Slurm:
                 yield name, Ending("crashed", f"its job ended as {queued.state}: {said[0]}")
 
     def close(self) -> None:
-        """What is still queued after an interruption is taken out of the queue."""
+        """Take the remaining jobs out of the queue, after an interruption."""
         for queued, _ in self.jobs.values():
             queued.cancel(check=False)
 
 
-def number(value: Any) -> Any:
-    """
-    >>> number("60"), number("gpu")
+def as_number(value: Any) -> Any:
+    """Turn digits into a number, and leave other text as it is.
+
+    >>> as_number("60"), as_number("gpu")
     (60, 'gpu')
     """
     return int(value) if isinstance(value, str) and value.isdigit() else value

@@ -1,0 +1,95 @@
+"""Run one stream through a model as trained and through an adapter, and keep what both answered."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from itta import records
+from itta.adapters import Adapter, adapt
+from itta.algorithms import Algorithm
+from itta.data.target import Target
+from itta.files import replace_text
+from itta.metrics.outcome import Outcome
+from itta.progress import ReportProgress, silent
+from itta.records import Record
+from itta.run.evaluate import evaluate
+from itta.settings import StreamSettings
+from itta.store.model import Description
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One stream, answered without and with adaptation."""
+
+    target: Target
+    adapter: Adapter
+    before: Outcome
+    after: Outcome
+    stream: Mapping[str, Any] = field(default_factory=dict)  # how the images arrived
+
+    @property
+    def changed(self) -> float:
+        """The share of images whose answer changed."""
+        return float((self.before.predictions != self.after.predictions).mean())
+
+
+def compare(
+    model: Algorithm, target: Target, adapter: Adapter, stream: StreamSettings, report: ReportProgress = silent
+) -> Comparison:
+    """Run the same stream through the model as trained and through the adapter."""
+    seed = None if target.ordered else stream.seed
+
+    def run(chosen: Adapter) -> Outcome:
+        return evaluate(chosen, target.images, target.indices, stream.batch_size, seed, report)
+
+    arrived = {name: value for name, value in asdict(stream).items() if name != "domain"}
+    return Comparison(target, adapter, run(adapt(model, "source")), run(adapter), arrived)
+
+
+def by_domain(target: Target, outcome: Outcome) -> dict[str, Outcome]:
+    """Map each domain of the stream to the answers about its images."""
+    owned = target.of_domains(outcome.indices)
+    return {domain: outcome.part(own) for domain, own in owned.items() if own.any()}
+
+
+def write_predictions(path: Path, comparison: Comparison, classes: Sequence[str]) -> None:
+    """Write a CSV row for each image, in the order of the stream."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["image", "label", "before", "after"])
+    before, after, names = comparison.before, comparison.after, comparison.target.images.names
+    for i, y, b, a in zip(after.indices, after.labels, before.predictions, after.predictions):
+        writer.writerow([names[i], classes[y] if y >= 0 else "", classes[b], classes[a]])
+    replace_text(path, text.getvalue())
+
+
+def append_records(path: Path, description: Description, comparison: Comparison) -> list[Record]:
+    """Append a record of the model as trained and one of the adapter; needs labels."""
+    made = []
+    source = adapt(comparison.adapter.model, "source")
+    for adapter, outcome in ((source, comparison.before), (comparison.adapter, comparison.after)):
+        record = record_of(description, adapter, comparison.target, outcome, comparison.stream)
+        made.append(replace(record, logs={"seconds_per_image": outcome.seconds / len(outcome.labels)}))
+        records.append(path, made[-1])
+    return made
+
+
+def record_of(
+    description: Description, adapter: Adapter, target: Target, outcome: Outcome, stream: Mapping[str, Any]
+) -> Record:
+    """Make the record of an adapter on a target."""
+    parts = by_domain(target, outcome)
+    return Record(
+        description.trial,
+        description.steps,
+        adapter.name,
+        {domain: {"all": part.accuracy} for domain, part in parts.items()},
+        description.hparams,
+        adapter.describe(),
+        needs={**asdict(adapter.needs), "predicts": adapter.predicts},
+        stream=dict(stream),
+        calibration={domain: {"all": part.calibration_error} for domain, part in parts.items()},
+    )

@@ -1,0 +1,41 @@
+"""What a trial last wrote about itself: state.json in its directory, so that other processes can see how it stands."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from itta.files import replace_text
+
+FILE = "state.json"
+Word = Literal["done", "running", "failed", "waiting"]
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a trial is, and which process works on it."""
+
+    word: Word
+    step: int = 0
+    doing: str = ""
+    reason: str = ""  # why it failed
+    attempts: int = 1  # how often it was started
+    train_seconds: float = 0.0
+    adapted: Mapping[str, float | str] = field(default_factory=dict)  # evaluation -> seconds, or why it cannot be run
+    host: str = ""
+    pid: int = 0
+    time: float = 0.0
+
+
+def write_state(out: Path, state: State) -> None:
+    """Write the state of a trial into its directory."""
+    replace_text(out / FILE, json.dumps(asdict(state), indent=2) + "\n")
+
+
+def read_state(out: Path) -> State | None:
+    """Read the state in a trial's directory; a missing or damaged one counts as none."""
+    try:
+        return State(**json.loads((out / FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None

@@ -1,0 +1,58 @@
+"""The adapter that `itta tune` chose for a model, stored beside it as adapter.json."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from itta.errors import InputError
+from itta.files import replace_text
+
+FILE = "adapter.json"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An adapter with settings."""
+
+    adapter: str
+    settings: dict[str, Any]
+
+    def __str__(self) -> str:
+        return " ".join([self.adapter, *(f"{k}={as_typed(v)}" for k, v in self.settings.items())])
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen candidate, and the measurements that led to it."""
+
+    chosen: Candidate
+    gains: dict[str, dict[str, float]]  # candidate -> stand-in domain -> accuracy gained, mean over seeds
+    plain: dict[str, float]  # stand-in domain -> accuracy without adaptation
+
+
+def write_choice(model: Path, choice: Choice) -> None:
+    """Store a choice with its model."""
+    replace_text(model / FILE, json.dumps(asdict(choice), indent=2) + "\n")
+
+
+def read_choice(model: Path) -> Candidate | None:
+    """Return the candidate that `itta tune` chose for a model, or None if it was not tuned."""
+    path = model / FILE
+    if not path.is_file():
+        return None
+    try:
+        return Candidate(**json.loads(path.read_text(encoding="utf-8"))["chosen"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is damaged ({error!r}): delete it, or run itta tune again.") from error
+
+
+def as_typed(value: Any) -> str:
+    """Write a setting as on a command line.
+
+    >>> as_typed(("layer3", "layer4")), as_typed(1e-4)
+    ('layer3,layer4', '0.0001')
+    """
+    if isinstance(value, (tuple, list)):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
