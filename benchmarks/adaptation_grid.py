@@ -198,7 +198,7 @@ def main(options: Options) -> None:
         done = {m.folder.name: options.steps for m in every if (m.folder / "model.json").is_file()}
         bars.update(bar, completed=sum(done.values()))
 
-        def report(name: str, step: int) -> None:
+        def report(name: str, step: int, steps: int) -> None:
             done[name] = step
             bars.update(bar, completed=sum(done.values()))
 

@@ -24,7 +24,8 @@ from rich.table import Table
 
 from itta.records import Record, write_all
 from itta.records.domainbed import ENVIRONMENTS
-from itta.sweep.plan import Adaptation, Sweep
+from itta.settings import Adaptation
+from itta.sweep.plan import Sweep
 from itta.trial import Trial
 
 SELECTIONS = ("training-domain", "leave-one-domain-out", "oracle")

@@ -18,9 +18,9 @@ trial = Trial(
     overrides={"batch_size": 4, "lr": 2e-4},
 )
 out = Path(tempfile.mkdtemp()) / "model"
-train(trial, out, report=lambda step, logs: print(step, {k: round(v, 3) for k, v in logs.items()}))
+result = train(trial, out, report=lambda name, step, steps: print(f"{name}: step {step} of {steps}"))
 
-model = itta.load(out)
+model = result.model  # also saved: itta.load(out) gives the same
 target = load_dataset("emoji", image_size=64).domain("noto-mono")
 for adapter in (itta.adapt(model, "source"), itta.adapt(model, "itta")):
     outcome = evaluate(adapter, target, range(96), batch_size=32)

@@ -38,7 +38,8 @@ class TrainSettings:
     """Defaults and search ranges of the hyper-parameters, as in DomainBed: for large images, for small ones, or for
     DomainNet. auto takes domainnet for DomainNet, small up to 32 pixels, and large otherwise."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse values that no training can have."""
         check_at_least(1, image_size=self.image_size, steps=self.steps)
 
     def shared(self) -> dict[str, Any]:
@@ -73,7 +74,8 @@ class StreamSettings:
     seed: int = 0
     """Seed of the order."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse values that no stream can have."""
         check_at_least(1, batch_size=self.batch_size)
         if not 0 < self.concentration < math.inf:
             raise InputError(f"--concentration must be a number above 0, got {self.concentration}.")

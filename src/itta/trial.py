@@ -28,7 +28,7 @@ class Trial(TrainSettings):
     fingerprint: str = field(default="", kw_only=True)  # digest of the data; a data set known by name has none
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        self.check()
         if self.regime == "auto":
             object.__setattr__(self, "regime", regime_of(self.dataset, self.image_size))
 

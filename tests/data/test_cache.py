@@ -84,7 +84,7 @@ def test_sizes_and_domains_have_caches_of_their_own(root: Path, home: Path) -> N
 
 def test_prepare_tells_how_far_it_is(root: Path) -> None:
     told: list[tuple[int, int]] = []
-    load_folder(root, image_size=SIZE).domains["photo"].prepare(lambda done, total: told.append((done, total)))
+    load_folder(root, image_size=SIZE).domains["photo"].prepare(lambda name, done, total: told.append((done, total)))
     assert told == [(i, 6) for i in range(1, 7)]
 
 

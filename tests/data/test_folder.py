@@ -164,7 +164,7 @@ def test_list_images_says_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_load_dataset_takes_a_name_or_a_folder(root: Path) -> None:
-    assert load_dataset("emoji", image_size=16, domains=["twemoji"], strict=True).strict
+    assert load_dataset("emoji", image_size=16, strict=True).strict
     assert load_dataset(root, image_size=4).classes == ("cat", "dog")
     put(root, "photo/horse/1.png")
     assert len(load_dataset(str(root), image_size=4, allow_missing_classes=True).classes) == 3

@@ -12,6 +12,7 @@ from itta.data import load_dataset
 from itta.data.folder import list_images, load_folder, load_target
 from itta.data.manifest import is_manifest, read_manifest
 from itta.errors import InputError
+from itta.settings import DataAccess
 
 FILES = ("photo/dog/10.png", "photo/dog/9.png", "photo/cat/1.png", "sketch/dog/1.png", "sketch/cat/1.png")
 
@@ -48,7 +49,7 @@ KINDS = ("csv", "json", "jsonl")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cache", [True, False])
 def test_a_manifest_of_a_folder_is_the_folder(root: Path, kind: str, cache: bool) -> None:
-    listed = load_dataset(write(root, kind, entries()[::-1]), image_size=4, cache=cache)
+    listed = load_dataset(write(root, kind, entries()[::-1]), image_size=4, access=DataAccess(cache=cache))
     folder = load_folder(root, image_size=4)
     assert (listed.name, listed.classes, tuple(listed.domains)) == ("list", folder.classes, tuple(folder.domains))
     for domain, images in folder.domains.items():

@@ -11,6 +11,7 @@ from PIL import Image
 from itta.data import load_dataset
 from itta.data.mnist import load_mnist, read_idx
 from itta.errors import InputError
+from itta.settings import DataAccess
 
 N_TRAIN, N_TEST = 40, 9
 
@@ -41,7 +42,7 @@ def root(tmp_path: Path, values) -> Path:
 @pytest.mark.parametrize("seed", [0, 360234358])
 def test_rotated(root: Path, values, seed: int) -> None:
     images, digits = values
-    data = load_dataset("RotatedMNIST", image_size=28, root=root, seed=seed)
+    data = load_dataset("RotatedMNIST", image_size=28, access=DataAccess(data_root=root), seed=seed)
     assert tuple(data.domains) == ("0", "15", "30", "45", "60", "75")
     torch.manual_seed(seed)  # as a run of DomainBed begins
     shuffle = torch.randperm(len(images)).numpy()
@@ -58,7 +59,7 @@ def test_rotated(root: Path, values, seed: int) -> None:
 @pytest.mark.parametrize("seed", [0, 7])
 def test_coloured(root: Path, values, seed: int) -> None:
     images, digits = (torch.from_numpy(v) for v in values)
-    data = load_dataset("ColoredMNIST", image_size=28, root=root, seed=seed)
+    data = load_dataset("ColoredMNIST", image_size=28, access=DataAccess(data_root=root), seed=seed)
     torch.manual_seed(seed)
     shuffle = torch.randperm(len(images))
     for i, (domain, noise) in enumerate({"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}.items()):
@@ -101,10 +102,10 @@ def test_domains_can_be_chosen_and_are_the_same(root: Path) -> None:
 
 def test_another_size_and_a_size_of_none(root: Path) -> None:
     for name in ("RotatedMNIST", "ColoredMNIST"):
-        data = load_dataset(name, image_size=16, root=root)
+        data = load_dataset(name, image_size=16, access=DataAccess(data_root=root))
         assert next(iter(data.domains.values())).read([0, 1, 2]).shape == (3, 3, 16, 16)
         with pytest.raises(InputError, match="image_size"):
-            load_dataset(name, image_size=0, root=root)
+            load_dataset(name, image_size=0, access=DataAccess(data_root=root))
 
 
 def test_files_that_are_missing_or_broken_are_named(root: Path) -> None:
@@ -113,13 +114,13 @@ def test_files_that_are_missing_or_broken_are_named(root: Path) -> None:
     for broken in (good[:50], b"", gzip.compress(b"\0\0\x08\x01" + bytes(20)), gzip.compress(b"x")):
         path.write_bytes(broken)
         with pytest.raises(InputError, match=r"train-images-idx3-ubyte\.gz"):
-            load_dataset("RotatedMNIST", image_size=28, root=root)
+            load_dataset("RotatedMNIST", image_size=28, access=DataAccess(data_root=root))
     path.unlink()
     with pytest.raises(InputError, match=r"there is no .*train-images.*itta data get"):
-        load_dataset("RotatedMNIST", image_size=28, root=root)
+        load_dataset("RotatedMNIST", image_size=28, access=DataAccess(data_root=root))
     path.write_bytes(gzip.compress(idx(np.zeros((3, 28, 28)))))
     with pytest.raises(InputError, match="3 images but 40 labels"):
-        load_dataset("RotatedMNIST", image_size=28, root=root)
+        load_dataset("RotatedMNIST", image_size=28, access=DataAccess(data_root=root))
 
 
 def test_read_idx(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from itta.data import load_dataset
 from itta.data.published import MNIST_NAMES, PUBLISHED, find_published, locate
 from itta.errors import InputError
+from itta.settings import DataAccess
 
 TOTALS = {  # Gulrajani and Lopez-Paz, ICLR 2021, section 3
     "RotatedMNIST": 70_000,
@@ -78,6 +79,6 @@ def test_a_known_name_is_loaded_from_the_root(tmp_path: Path, pacs: dict[str, by
         path = tmp_path / name.replace("kfold", "PACS")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    data = load_dataset("PACS", image_size=4, root=tmp_path)
+    data = load_dataset("PACS", image_size=4, access=DataAccess(data_root=tmp_path))
     assert tuple(data.domains) == PUBLISHED["PACS"].domains
     assert data.classes == PUBLISHED["PACS"].classes

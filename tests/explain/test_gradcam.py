@@ -14,11 +14,12 @@ import itta
 from itta.adapters import adapt
 from itta.cli import main
 from itta.data.loaders import stream
-from itta.data.target import Target, find_target
+from itta.data.target import Target, open_target
 from itta.explain.gradcam import OTHER, Settings, look, spread
 from itta.explain.losses import batch_maps, draw
 from itta.functional.heat_maps import enlarge, spearman
 from itta.seeds import derive_seed
+from itta.store.model import read_description
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def ttt(train: Callable[..., int], tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def target(model: Path, photos: Path) -> Target:
-    return find_target(model, str(photos), "night")
+    return open_target(str(photos), read_description(model).expected, "night")
 
 
 @pytest.fixture

@@ -20,12 +20,12 @@ from PIL import Image
 from itta import records
 from itta.adapters import adapt
 from itta.cli import main
-from itta.data.target import Target, find_target
+from itta.data.target import Target, open_target
 from itta.explain import pictures
 from itta.explain.run_story import events_of, tell_stream, write_run_page
 from itta.metrics.outcome import Outcome
 from itta.records.story import Story, Stream, read_story
-from itta.store.model import load
+from itta.store.model import load, read_description
 
 RESTLESS = ("--set", "lr=0.1", "scope=all", "optimizer=adam", "--batch-size", "4")  # so that answers change
 
@@ -260,7 +260,7 @@ def test_a_large_image_becomes_small_and_a_small_one_stays():
 
 
 def stream_of(model: Path, photos: Path, adapter: str, **settings: object) -> Stream:
-    trained, target = load(model), find_target(model, str(photos), "night")
+    trained, target = load(model), open_target(str(photos), read_description(model).expected, "night")
     same = outcome(target.images.labels, np.zeros(12, dtype=np.int64))
     return tell_stream(trained, target, adapt(trained, adapter, **settings), same, same, 4, "")
 

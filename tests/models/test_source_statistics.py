@@ -17,9 +17,10 @@ from itta.data import load_dataset
 from itta.data.dataset import Split, split
 from itta.errors import InputError
 from itta.functional.augment import to_float
-from itta.models.source_statistics import fisher_information, source_fisher
+from itta.models.source_statistics import fisher_information, fisher_of_norms
 from itta.models.trained import frozen_copy
-from itta.store.model import save_model
+from itta.run.source_data import source_images
+from itta.store.model import read_description, save_model
 from itta.trial import Trial
 
 SIZE = 32
@@ -52,7 +53,7 @@ def test_training_leaves_it_with_the_model(resnet: Path) -> None:
 
 def test_it_comes_from_the_training_images_of_the_sources(resnet: Path, photos: Path) -> None:
     """Here all of them: a batch of 32 would hold more than a domain has."""
-    model, trial = itta.load(resnet), trial_of(resnet)
+    model, trial = itta.load(resnet), read_description(resnet).trial
     dataset = load_dataset(str(photos), image_size=SIZE)
     splits = split(dataset, trial.trial_seed)
     found = {domain: to_float(dataset.domain(domain).read(splits[domain].train)) for domain in ("dawn", "noon")}
@@ -103,11 +104,11 @@ def test_without_batch_normalisation_there_is_none(model: Path) -> None:
 
 
 def test_a_lone_image_has_no_statistics(resnet: Path, photos: Path) -> None:
-    model, trial = itta.load(resnet), trial_of(resnet)
+    model, trial = itta.load(resnet), read_description(resnet).trial
     dataset = load_dataset(str(photos), image_size=SIZE)
     lone = {domain: Split(s.train[:1], s.held_out) for domain, s in split(dataset, trial.trial_seed).items()}
-    assert source_fisher(model, dataset, lone, trial) is None
+    assert fisher_of_norms(model, source_images(dataset, lone, trial)) is None
     some = lone | {"dawn": Split(np.arange(5), np.arange(5, 12))}
-    fisher = source_fisher(model, dataset, some, trial)
+    fisher = fisher_of_norms(model, source_images(dataset, some, trial))
     assert fisher is not None
     assert all(torch.isfinite(f).all() for f in fisher.values())

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from itta import records
-from itta.data.target import trial_of
 from itta.metrics.selection import training_domain
 from itta.run import train as module
 from itta.run.train import selected_model, train
-from itta.store.model import load
+from itta.store.model import load, read_description
 from itta.trial import Trial
 
 REAL = module.record_of
@@ -32,9 +31,10 @@ def validate(monkeypatch):
     def pretend(by_step: dict[int, float]) -> None:
         values = iter(by_step.values())
 
-        def record_of(trial, *about):
-            record, value = REAL(trial, *about), next(values)
-            return replace(record, accuracy=record.accuracy | {d: {"out": value} for d in trial.train_domains})
+        def record_of(training, *about):
+            record, value = REAL(training, *about), next(values)
+            domains = training.trial.train_domains
+            return replace(record, accuracy=record.accuracy | {d: {"out": value} for d in domains})
 
         monkeypatch.setattr(module, "record_of", record_of)
 
@@ -60,7 +60,7 @@ def test_the_best_step_is_kept_as_tables_select_it(by_step, best, trial, validat
     choice = training_domain(list(records.read(tmp_path / "run" / "records.jsonl")), [], "night")
     assert choice
     assert choice.record.step == best
-    assert trial_of(found) == trial
+    assert read_description(found).trial == trial
     validate({best: 0.5})
     train(replace(trial, steps=best), tmp_path / "short", eval_every=best)
     assert same(found, tmp_path / "short")
@@ -75,7 +75,7 @@ def test_resumed_after_the_best_step_it_is_still_kept(trial, validate, tmp_path)
     train(trial, tmp_path / "whole", eval_every=2)
     validate(values)
 
-    def stop(step: int, logs: object) -> None:
+    def stop(name: str, step: int, steps: int) -> None:
         if step == 5:
             raise KeyboardInterrupt
 

@@ -11,15 +11,19 @@ from itta import records
 from itta.cli import main
 from itta.data.dataset import Split
 from itta.errors import InputError
+from itta.metrics.outcome import Outcome
 from itta.run import job as module
 from itta.run.directory import alone
-from itta.run.evaluate import Outcome
 from itta.run.job import Ending, adapt_model, attempt, by_split, mark_failed, perform
-from itta.sweep.standings import read_state
+from itta.run.status import read_state
 
 
 def files(out):
-    return {p.name: p.read_bytes() for p in out.iterdir() if p.is_file() and p.name not in ("state.json", ".lock")}
+    return {
+        p.name: p.read_bytes()
+        for p in out.iterdir()
+        if p.is_file() and p.name != "state.json" and p.suffix != ".lock" and p.name != ".lock"
+    }
 
 
 def test_one_record_per_adapter_on_the_selected_checkpoint(make_job, tmp_path):
@@ -27,8 +31,8 @@ def test_one_record_per_adapter_on_the_selected_checkpoint(make_job, tmp_path):
         tmp_path / "run", ("source", "t3a", "itta+"), train_domains=("dawn",), test_domains=("noon", "night")
     )
     told = []
-    perform(job, told.append)
-    assert told == [1, 2, 3, 4]
+    perform(job, lambda *about: told.append(about))
+    assert told == [("erm", step, 4) for step in (1, 2, 3, 4)]
     found = list(records.read(job.out / "records.jsonl"))
     assert [(r.adapter, r.step) for r in found[:2]] == [("source", 2), ("source", 4)]
     validation = {r.step: r.accuracy["dawn"]["out"] for r in found[:2]}
@@ -62,9 +66,10 @@ def test_both_checkpoints_on_demand(make_job, tmp_path, monkeypatch):
     job = replace(job, adaptation=replace(job.adaptation, at="both"))
     real, values = module.train.__globals__["record_of"], iter((0.1, 0.9, 0.2, 0.3))
 
-    def record_of(trial, *about):
-        record, value = real(trial, *about), next(values)
-        return replace(record, accuracy=record.accuracy | {d: {"out": value} for d in trial.train_domains})
+    def record_of(training, *about):
+        record, value = real(training, *about), next(values)
+        domains = training.trial.train_domains
+        return replace(record, accuracy=record.accuracy | {d: {"out": value} for d in domains})
 
     monkeypatch.setitem(module.train.__globals__, "record_of", record_of)
     perform(job)
@@ -85,11 +90,11 @@ def test_adapters_go_on_where_they_stopped(make_job, tmp_path, monkeypatch):
     perform(whole)
     asked: list[str] = []
 
-    def dying(job, folder, model, name, dataset, splits):
-        asked.append(name)
-        if asked == ["t3a", "itta+"]:
+    def dying(job, description, adapter, dataset, splits):
+        asked.append(adapter.name)
+        if len(asked) == 2:
             raise MemoryError("no room")
-        adapt_model(job, folder, model, name, dataset, splits)
+        adapt_model(job, description, adapter, dataset, splits)
 
     monkeypatch.setattr(module, "adapt_model", dying)
     assert attempt(job) == Ending("crashed", "MemoryError: no room")
@@ -99,7 +104,7 @@ def test_adapters_go_on_where_they_stopped(make_job, tmp_path, monkeypatch):
     assert state.word == "running"
     monkeypatch.setattr(module, "train", lambda *args, **kwargs: pytest.fail("trained again"))
     assert attempt(job) == Ending("done")
-    assert asked == ["t3a", "itta+", "itta+"]
+    assert asked == ["t3a", "guarded itta+", "guarded itta+"]
     state = read_state(job.out)
     assert state
     assert (state.word, state.attempts) == ("done", 2)

@@ -13,7 +13,7 @@ import pytest
 from itta import records
 from itta.cli import main
 from itta.run.directory import alone
-from itta.store.model import load_tensors, save_tensors
+from itta.store.tensors import load_tensors, save_tensors
 
 # Each run dies at its n-th write to the disk, be it before a file is safe or before it gets its name. Forks of one
 # process, so that torch is imported once.

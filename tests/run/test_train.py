@@ -7,22 +7,22 @@ from itta import records
 from itta.adapters import adapt
 from itta.data import load_dataset
 from itta.data.dataset import split
-from itta.data.target import find_target, trial_of
+from itta.data.target import open_target
 from itta.run.directory import claim
 from itta.run.evaluate import evaluate
-from itta.store.model import load
+from itta.store.model import load, read_description
 from itta.trial import Trial
 
 
 def test_records_tell_accuracy_and_calibration_of_the_same_images(model, photos):
     (record,) = records.read(model / "records.jsonl")
-    splits = split(load_dataset(str(photos), image_size=16), trial_of(model).trial_seed)
+    splits = split(load_dataset(str(photos), image_size=16), read_description(model).trial.trial_seed)
     expected = {"dawn": {"out"}, "noon": {"out"}, "night": {"in", "out", "all"}}
     assert {d: set(of) for d, of in record.accuracy.items()} == expected
     assert {d: set(of) for d, of in record.calibration.items()} == expected
     source = adapt(load(model), "source")
     for domain, of in expected.items():
-        images = find_target(model, str(photos), domain).images
+        images = open_target(str(photos), read_description(model).expected, domain).images
         cut = {"in": splits[domain].train, "out": splits[domain].held_out, "all": np.arange(len(images))}
         for name in of:
             alone = evaluate(source, images, cut[name], batch_size=3)

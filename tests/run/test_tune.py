@@ -13,10 +13,11 @@ from itta.adapters import adapt
 from itta.adapters.itta import ITTA
 from itta.cli import main
 from itta.data.folder import FolderImages
-from itta.data.target import find_target, trial_of
+from itta.data.target import open_target
 from itta.run.evaluate import evaluate
-from itta.run.tune import Candidate, best, stored_choice
-from itta.store.model import load
+from itta.run.tune import best_candidate
+from itta.store.adapter_choice import Candidate, read_choice
+from itta.store.model import load, read_description
 
 
 @pytest.fixture
@@ -25,19 +26,19 @@ def own(model: Path, tmp_path: Path) -> Path:
 
 
 def test_tuning_leaves_each_source_out_and_stores_the_choice(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert stored_choice(own) is None
+    assert read_choice(own) is None
     assert main(["tune", str(own), "--batch-size", "4", "--seeds", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    trial = trial_of(own)
+    trial = read_description(own).trial
     assert list(found["plain"]) == list(trial.train_domains) == ["dawn", "noon"]
     for domain in trial.train_domains:
-        part = trial_of(own / "tune" / domain)
+        part = read_description(own / "tune" / domain).trial
         assert part.test_domains == (domain,)
         assert domain not in part.train_domains
         assert part == replace(trial, train_domains=part.train_domains, test_domains=part.test_domains)
     assert len(found["gains"]) == len(ITTA.candidates)
     assert all(set(gains) == {"dawn", "noon"} for gains in found["gains"].values())
-    assert stored_choice(own) == Candidate(**found["chosen"])
+    assert read_choice(own) == Candidate(**found["chosen"])
     assert json.loads((own / "adapter.json").read_text()) == found
 
     before = {p: p.stat().st_mtime_ns for p in (own / "tune").rglob("model.json")}
@@ -50,9 +51,9 @@ def test_tuning_leaves_each_source_out_and_stores_the_choice(own: Path, capsys: 
 def test_the_scores_are_those_of_the_stand_ins(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", str(own), "--batch-size", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    trial = trial_of(own)
+    trial = read_description(own).trial
     stand_in = load(own / "tune" / "noon")
-    images = find_target(own, trial.dataset, "noon").images
+    images = open_target(trial.dataset, read_description(own).expected, "noon").images
     settings = ITTA.candidates[2]
     for name, expected in (("source", found["plain"]["noon"]), ("itta", None)):
         got = evaluate(adapt(stand_in, name, **(settings if name == "itta" else {})), images, np.arange(12), 4, 0)
@@ -63,8 +64,10 @@ def test_the_scores_are_those_of_the_stand_ins(own: Path, capsys: pytest.Capture
 
 def test_the_best_on_average_or_none() -> None:
     a, b = Candidate("itta", {"lr": 1e-3}), Candidate("tent", {})
-    assert best([a, b], {str(a): {"x": 0.3, "y": -0.1}, str(b): {"x": 0.0, "y": 0.1}}) == a
-    assert best([a, b], {str(a): {"x": -0.3, "y": 0.1}, str(b): {"x": 0.0, "y": 0.0}}) == Candidate("source", {})
+    assert best_candidate([a, b], {str(a): {"x": 0.3, "y": -0.1}, str(b): {"x": 0.0, "y": 0.1}}) == a
+    assert best_candidate([a, b], {str(a): {"x": -0.3, "y": 0.1}, str(b): {"x": 0.0, "y": 0.0}}) == Candidate(
+        "source", {}
+    )
     assert str(a) == "itta lr=0.001"
 
 
@@ -96,7 +99,7 @@ def test_one_source_domain_cannot_be_left_out(
 
 
 def test_permuting_the_targets_labels_changes_nothing_but_the_score(model: Path, photos: Path) -> None:
-    target = find_target(model, str(photos / "night"), None)
+    target = open_target(str(photos / "night"), read_description(model).expected, None)
     labels = target.images.labels
     permuted = FolderImages([Path(n) for n in target.images.names], labels[::-1].copy(), 16)
     outcomes = [

@@ -20,9 +20,10 @@ from itta.data.folder import list_images
 from itta.errors import InputError
 from itta.functional.augment import to_float
 from itta.nn.resnet import resnet18
-from itta.run.predict import read_all
+from itta.run.predict import read_images
 from itta.store import export as library
 from itta.store.export import check_parity, export_onnx, export_torch, images, load_onnx, load_torch, metadata
+from itta.store.model import read_description
 
 TOLERANCE = 1e-5
 EXPORTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -38,7 +39,7 @@ def trained(model: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def x(photos: Path) -> Tensor:
-    read, _ = read_all(list_images([photos / "night"]), 16)
+    read, _ = read_images(list_images([photos / "night"]), 16)
     return to_float(torch.stack([torch.from_numpy(image) for image in read]))
 
 
@@ -155,9 +156,9 @@ def test_the_command_exports_what_an_adapter_learned(
 
     trained, adapter = itta.load(model), adapt(itta.load(model), "itta", lr=0.01)
     from itta.data.loaders import stream
-    from itta.data.target import find_target
+    from itta.data.target import open_target
 
-    target = find_target(model, str(photos / "night"), None)
+    target = open_target(str(photos / "night"), read_description(model).expected, None)
     for _, batch, _ in stream(target.images, target.indices, 5, 0):
         adapter(batch)
     expected = adapter.frozen()(x)

@@ -107,7 +107,7 @@ def test_a_model_without_a_trial_adapts_to_a_folder(model, photos, tmp_path, cap
     assert main(["adapt", str(tmp_path / "model"), str(photos / "night"), "--out", str(tmp_path / "out")]) == 2
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 2
-    assert "does not say which trial" in told[1]
+    assert "does not name the trial" in told[1]
 
 
 def test_saving_a_loaded_model_changes_nothing(model, tmp_path):

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from itta.run.job import Job
-from itta.sweep.engines import Options, run_jobs
-from itta.sweep.plan import Adaptation
-from itta.sweep.standings import read_state
+from itta.run.status import read_state
+from itta.settings import Adaptation
+from itta.sweep.engines import EngineOptions, run_jobs
 from itta.trial import Trial
 
 EARLY = 3  # a step after which a trial of ten has still a while to go, though its word may be two seconds old
@@ -30,7 +30,7 @@ class Trouble:
         self.killed: dict[str, int] = {}  # name of the trial -> its worker
         self.lost: dict[str, int] = {}
 
-    def __call__(self, name: str, step: int) -> None:
+    def __call__(self, name: str, step: int, steps: int) -> None:
         pid = self.worker_of(name)
         if pid is None:
             return
@@ -74,7 +74,7 @@ def main(path: Path) -> None:
     cluster = Cluster(initialize_head=True, head_node_args=SMALL)
     try:
         trouble = Trouble(cluster, jobs)
-        failed = run_jobs(jobs, "ray", Options(retries=3, address=cluster.address), trouble)
+        failed = run_jobs(jobs, "ray", EngineOptions(retries=3, address=cluster.address), trouble)
         states = {name: read_state(job.out) for name, job in jobs.items()}
         result = {
             "failed": failed,

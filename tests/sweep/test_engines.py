@@ -9,9 +9,9 @@ import pytest
 
 from itta.errors import InputError
 from itta.run.job import Ending, perform
-from itta.sweep.engines import Options, run_jobs, run_local
+from itta.run.status import read_state
+from itta.sweep.engines import EngineOptions, run_jobs, run_local
 from itta.sweep.engines.slurm import Attempt
-from itta.sweep.standings import read_state
 from itta.trial import Trial
 
 STEPS = 8
@@ -39,7 +39,7 @@ def jobs(photos, tmp_path):
 def test_a_killed_worker_costs_one_trial_and_running_again_completes_it(jobs):
     killed = []
 
-    def kill_second(name: str, step: int) -> None:
+    def kill_second(name: str, step: int, steps: int) -> None:
         if name == "second" and not killed:
             killed.extend(p.pid for p in multiprocessing.active_children())
             os.kill(killed[0], signal.SIGKILL)
@@ -52,7 +52,7 @@ def test_a_killed_worker_costs_one_trial_and_running_again_completes_it(jobs):
 
     times = {name: (jobs[name][1] / "model.safetensors").stat().st_mtime_ns for name in ("first", "third")}
     told = []
-    run_local(jobs, slots=2, report=lambda name, step: told.append((name, step)))
+    run_local(jobs, slots=2, report=lambda name, step, steps: told.append((name, step)))
     assert (jobs["second"][1] / "model.json").is_file()
     assert {name for name, _ in told} == {"second"}
     assert told[-1] == ("second", STEPS)
@@ -81,7 +81,7 @@ def killer(*names: str, times: int):
     """A report that kills the worker of a job at its first word, so many times."""
     killed: list[str] = []
 
-    def report(name: str, step: int) -> None:
+    def report(name: str, step: int, steps: int) -> None:
         if name in names and len(killed) < times:
             killed.append(name)
             for process in multiprocessing.active_children():
@@ -95,12 +95,12 @@ def test_a_killed_trial_is_resumed_and_its_records_are_those_of_one_that_was_not
     killed, report = killer("run", times=1)
     told = []
 
-    def both(name: str, step: int) -> None:
+    def both(name: str, step: int, steps: int) -> None:
         told.append(step)
         if step == 3:  # a checkpoint is there
-            report(name, step)
+            report(name, step, steps)
 
-    assert run_jobs({"run": job}, options=Options(slots=1, retries=1), report=both) == {}
+    assert run_jobs({"run": job}, options=EngineOptions(slots=1, retries=1), report=both) == {}
     assert killed == ["run"]
     assert told[:3] == [1, 2, 3]
     assert told[told.index(3) + 1] in (3, 4)  # not from the start
@@ -115,7 +115,7 @@ def test_a_killed_trial_is_resumed_and_its_records_are_those_of_one_that_was_not
 def test_a_trial_that_keeps_dying_is_given_up_and_the_others_go_on(make_job, slow, tmp_path):
     jobs = {name: make_job(tmp_path / name, (), algorithm=slow, trial_seed=i) for i, name in enumerate(("bad", "good"))}
     killed, report = killer("bad", times=2)
-    failed = run_jobs(jobs, options=Options(slots=1, retries=1), report=report)
+    failed = run_jobs(jobs, options=EngineOptions(slots=1, retries=1), report=report)
     assert failed == {"bad": "its process ended with status -9"}
     assert killed == ["bad", "bad"]
     states = {name: read_state(job.out) for name, job in jobs.items()}
@@ -127,7 +127,7 @@ def test_a_trial_that_keeps_dying_is_given_up_and_the_others_go_on(make_job, slo
 
 def test_a_mistake_is_not_tried_again(make_job, tmp_path):
     job = make_job(tmp_path / "run", overrides={"lr": "abc"})
-    failed = run_jobs({"run": job}, options=Options(slots=1, retries=5))
+    failed = run_jobs({"run": job}, options=EngineOptions(slots=1, retries=5))
     assert "'abc'" in failed["run"]
     state = read_state(job.out)
     assert state
@@ -144,7 +144,7 @@ def test_a_missing_extra_is_named(engine, package, monkeypatch, make_job, tmp_pa
 @pytest.mark.skipif(bool(shutil.which("srun")), reason="this machine has SLURM")
 def test_slurm_where_there_is_none(make_job, tmp_path):
     with pytest.raises(InputError, match="submitit cannot use SLURM here"):
-        run_jobs({"run": make_job(tmp_path / "run")}, "slurm", Options(folder=tmp_path))
+        run_jobs({"run": make_job(tmp_path / "run")}, "slurm", EngineOptions(folder=tmp_path))
 
 
 def test_the_queue_of_submitit(make_job, slow, tmp_path):
@@ -155,13 +155,13 @@ def test_the_queue_of_submitit(make_job, slow, tmp_path):
     }
     killed: list[int] = []
 
-    def kill(name: str, step: int) -> None:
+    def kill(name: str, step: int, steps: int) -> None:
         state = read_state(jobs[name].out)
         if name == "killed" and not killed and state and state.word == "running":
             killed.append(state.pid)
             os.kill(state.pid, signal.SIGKILL)
 
-    options = Options(cluster="local", folder=tmp_path, retries=1, settings={"timeout_min": 2})
+    options = EngineOptions(cluster="local", folder=tmp_path, retries=1, settings={"timeout_min": 2})
     failed = run_jobs(jobs, "slurm", options, kill)
     assert len(killed) == 1
     assert failed.keys() == {"mistaken"}

@@ -17,10 +17,11 @@ from itta.cli import main
 from itta.data.dataset import split
 from itta.data.folder import load_folder
 from itta.run.directory import alone
+from itta.run.status import read_state, write_state
 from itta.sweep.engines.local import Local
 from itta.sweep.launch import PATIENCE
 from itta.sweep.plan import read_sweep
-from itta.sweep.standings import read_state, standings, write_state
+from itta.sweep.standings import standings
 
 FLAGS = (
     "--targets", "night", "--trial-seeds", "1", "--steps", "2", "--eval-every", "1", "--backbone", "small_cnn",
@@ -213,7 +214,7 @@ def test_a_trial_that_another_command_is_at_is_left_to_it(
         write_state(out / trial.key, replace(state, word="running", pid=os.getpid()))
         assert main([*command(photos, out, *ERM), "--slots", "1"]) == 2
     printed = capsys.readouterr()
-    assert printed.err.startswith("itta: error: 1 of 1 trials are being done by another command; the others are done.")
+    assert printed.err.startswith("itta: error: another command is running 1 of 1 trials; the others are done.")
     assert f"itta sweep status {out} --watch" in printed.err
     assert "failed   " not in printed.out
     assert main([*command(photos, out, *ERM), "--slots", "1"]) == 0  # it is ours now

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from itta.errors import InputError
-from itta.sweep.plan import Adaptation, Sweep, read_sweep, write_sweep
+from itta.settings import Adaptation
+from itta.sweep.plan import Sweep, read_sweep, write_sweep
 from itta.trial import Trial
 
 VLCS = ("Caltech101", "LabelMe", "SUN09", "VOC2007")

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from itta.sweep.plan import Adaptation, Sweep
-from itta.sweep.standings import SILENCE, State, in_words, read_state, standings, summarise, write_state
+from itta.run.status import State, read_state, write_state
+from itta.settings import Adaptation
+from itta.sweep.plan import Sweep
+from itta.sweep.standings import SILENCE, count_standings, duration, standings
 
 SWEEP = Sweep(
     {"photos": ("dawn", "noon", "night")},
@@ -88,24 +90,24 @@ def test_another_adapter_makes_a_trial_wait_again(tmp_path: Path, put) -> None:
 def test_time_left_is_reckoned_from_what_is_done(tmp_path: Path, put) -> None:
     sweep = replace(SWEEP, adaptation=Adaptation(("t3a",)))
     (label,) = sweep.adaptation.labels
-    assert summarise(standings(sweep, tmp_path), 2)["seconds_left"] is None
+    assert count_standings(standings(sweep, tmp_path), 2)["seconds_left"] is None
     put(0, State("done", 100, train_seconds=60.0, adapted={label: 4.0}))  # erm
-    found = summarise(standings(sweep, tmp_path), 2)
+    found = count_standings(standings(sweep, tmp_path), 2)
     assert found["seconds_left"] == pytest.approx(3 * 64 / 2)  # of itta nothing is known yet
     put(2, State("done", 100, train_seconds=200.0, adapted={label: 8.0}))  # itta
     put(3, State("running", 75, host=HERE, pid=os.getpid()))
-    found = summarise(standings(sweep, tmp_path), 2)
+    found = count_standings(standings(sweep, tmp_path), 2)
     assert found["seconds_left"] == pytest.approx((60 + 6 + 0.25 * 200 + 6) / 2)
-    assert summarise(standings(sweep, tmp_path))["seconds_left"] == pytest.approx(60 + 6 + 0.25 * 200 + 6)
+    assert count_standings(standings(sweep, tmp_path))["seconds_left"] == pytest.approx(60 + 6 + 0.25 * 200 + 6)
     put(1, State("done", 100, train_seconds=60.0))  # only to be adapted
-    assert summarise(standings(sweep, tmp_path), 1)["seconds_left"] == pytest.approx(6 + 0.25 * 200 + 6)
+    assert count_standings(standings(sweep, tmp_path), 1)["seconds_left"] == pytest.approx(6 + 0.25 * 200 + 6)
 
 
 def test_summary(tmp_path: Path, put) -> None:
     put(0, State("done", 100, adapted={"tent at=best batch=32": "no batch normalisation", "t3a at=best batch=32": 1.0}))
     put(1, State("failed", 5, reason="loss is not finite", attempts=2))
     put(2, State("running", 50, "training", host=HERE, pid=os.getpid()))
-    found = summarise(standings(SWEEP, tmp_path))
+    found = count_standings(standings(SWEEP, tmp_path))
     assert {w: found[w] for w in ("trials", "done", "running", "failed", "waiting")} == {
         "trials": 4, "done": 1, "running": 1, "failed": 1, "waiting": 1,
     }  # fmt: skip
@@ -118,4 +120,4 @@ def test_summary(tmp_path: Path, put) -> None:
 
 
 def test_in_words() -> None:
-    assert [in_words(s) for s in (0, 61, 7199.5)] == ["0 min", "2 min", "2 h 0 min"]
+    assert [duration(s) for s in (0, 61, 7199.5)] == ["0 min", "2 min", "2 h 0 min"]

@@ -47,6 +47,7 @@ def adapt(
     from itta.store.model import load_model, read_description
 
     use_threads(threads)
+    stream.check()
     description = read_description(model)
     trained = load_model(description)
     chosen = adapter.make(trained, model)

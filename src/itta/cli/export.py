@@ -43,6 +43,7 @@ def export(
     from itta.store.model import load_model, read_description
 
     use_threads(threads)
+    stream.check()
     if onnx is None and torch is None:
         raise InputError("nothing to write: give --onnx FILE, --torch FILE or both.")
     chooses = adapter.adapter not in (None, "source") or adapter.settings or adapter.guard

@@ -86,6 +86,7 @@ def sweep(
 
     if not data:
         raise InputError("no data: name data sets (itta list datasets), or folders root/domain/class/image.")
+    training.check()
     check_at_least(1, eval_every=eval_every, batch_size=batch_size)
     check_at_least(1, hparams_seeds=hparams_seeds, trial_seeds=trial_seeds)
     check_at_least(0, slots=slots, threads=threads, retries=retries)

@@ -57,6 +57,7 @@ def train(
     from itta.trial import Trial
 
     use_threads(threads)
+    training.check()
     check_at_least(1, eval_every=eval_every)
     dataset = load_dataset(
         data,

@@ -43,7 +43,7 @@ class Sweep(TrainSettings):
     fingerprints: Mapping[str, str] = field(default_factory=dict)  # path -> digest of its images
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        self.check()
         every = dict.fromkeys(d for domains in self.datasets.values() for d in domains)
         for target in self.targets:
             if target not in every:
