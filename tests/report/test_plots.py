@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from itta.metrics.significance import measurements, rank
+from itta.metrics.significance import rank_rows
 from itta.records import Record
 from itta.records.collection import Gathered
 from itta.report.cells import Filled, Options, fill
+from itta.report.comparison import measurements
 from itta.report.layouts import found
 from itta.report.plots import indistinct, plot_critical_difference, plot_domains, style
 from itta.report.table_figures import costs, draw, searched
@@ -47,7 +48,7 @@ def searches(made: Made) -> Filled:
 
 
 def test_a_report_draws_what_it_has_data_for(tmp_path: Path, searches: Filled) -> None:
-    drawn = draw(tmp_path / "figures", searches, rank(measurements(searches)))
+    drawn = draw(tmp_path / "figures", searches, rank_rows(measurements(searches)))
     assert [p.name for p in drawn] == [
         "domains.png",
         "ranks.png",

@@ -56,10 +56,11 @@ def report(
         html: Write a page instead, one file that needs no other: tables, training, the stream and what changed on it.
         json: Print as JSON.
     """
-    from itta.metrics import significance
+    from itta.metrics.significance import compare_rows, rank_rows
     from itta.records import replace_text
     from itta.records.collection import gather
     from itta.report.cells import Options, fill
+    from itta.report.comparison import comparison_table, measurements
     from itta.report.layouts import TABLES, found
     from itta.report.page.build import build_page, save_page
     from itta.report.page.sources import read_sources
@@ -79,11 +80,11 @@ def report(
     gathered = sources.gathered if sources else gather(records, conditions)
     layout = TABLES[table] if table != "found" else found(gathered.records)
     filled = fill(layout, gathered, Options(selection, over, split, last_only), calibration)
-    values = significance.measurements(filled)
-    comparisons = significance.compare(values, compare) if compare else []
-    drawn = draw(figures, filled, significance.rank(values)) if figures else []
+    values = measurements(filled)
+    comparisons = compare_rows(values, compare) if compare else []
+    drawn = draw(figures, filled, rank_rows(values)) if figures else []
     rows = plain_rows(filled, paper)
-    tables = [present(filled, paper)] + ([significance.comparison_table(comparisons, compare)] if compare else [])
+    tables = [present(filled, paper)] + ([comparison_table(comparisons, compare)] if compare else [])
     page = save_page(html, build_page(sources, tables, rows)) if html and sources else None
     if json:
         told = {
