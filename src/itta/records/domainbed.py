@@ -17,7 +17,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from itta.errors import InputError
-from itta.records import Record, merge, parse, replace_lines, replace_text
+from itta.files import replace_lines, replace_text
+from itta.records import Record, merge, parse_line
 from itta.seeds import derive_seed
 from itta.trial import Trial
 
@@ -68,7 +69,7 @@ def read_sweep(folder: Path, told: Counter[str]) -> Iterator[Record]:
             told["runs without a file done: unfinished, or failed"] += 1
         with open(run / "results.jsonl", "rb") as file:
             for number, line in enumerate(file, 1):
-                values = parse(line)
+                values = parse_line(line)
                 if values is None:
                     told["damaged lines, skipped"] += 1
                     continue

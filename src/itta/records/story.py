@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from itta.errors import InputError
-from itta.records import replace_text
+from itta.files import replace_text
 
 NAME = "story.json"
 SCHEMA = 1
