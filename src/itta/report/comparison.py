@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from itta.metrics.selection import Key
 from itta.metrics.significance import Comparison
-from itta.report.cells import Filled
+from itta.report.filled_layout import FilledLayout
 from itta.report.tables import Table, points
 
 
-def measurements(filled: Filled) -> dict[str, dict[tuple[str, Key], float]]:
+def measurements(filled: FilledLayout) -> dict[str, dict[tuple[str, Key], float]]:
     """The accuracies of a table: row -> (target, seed) -> accuracy."""
     return {
         row: {(str(column), key): value for column, cell in cells.items() for key, value in cell.values.items()}

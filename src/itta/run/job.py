@@ -20,7 +20,8 @@ from itta.data import load_dataset
 from itta.data.dataset import DomainDataset, Split, split, target_indices
 from itta.errors import InputError
 from itta.records import Record, replace_text
-from itta.report.layouts import plain, without_counts
+from itta.records.setting_values import hashable as plain
+from itta.records.setting_values import without_interventions as without_counts
 from itta.run.directory import alone, claim
 from itta.run.evaluate import Outcome, evaluate
 from itta.run.train import selected_model, train
