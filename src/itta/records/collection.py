@@ -9,7 +9,7 @@ from typing import Any
 
 from itta.errors import InputError
 from itta.records import RECORDS_FILE, Record, merge, read
-from itta.records.setting_values import as_written
+from itta.records.values import as_written
 from itta.trial import Trial
 
 TRIAL_FILE = "trial.json"  # in a run's folder

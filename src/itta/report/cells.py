@@ -11,7 +11,7 @@ from itta.metrics.selection import Choice, Key, best_of_search, choose_checkpoin
 from itta.records import Record
 from itta.records.collection import Collection
 from itta.records.domainbed import dataset_name
-from itta.records.setting_values import as_written, hashable, without_interventions
+from itta.records.values import as_written, hashable, without_counts
 from itta.report.layouts.base import Column, Row
 from itta.trial import Trial
 
@@ -178,7 +178,7 @@ def last_of_each_trial(records: Sequence[Record]) -> list[Record]:
 
 def differing_settings(records: Sequence[Record]) -> str:
     """The adapter settings in which records differ, with their values, as text."""
-    settings = [without_interventions(r.adapter_hparams) for r in records]
+    settings = [without_counts(r.adapter_hparams) for r in records]
     names = [
         k
         for k in dict.fromkeys(k for s in settings for k in s)

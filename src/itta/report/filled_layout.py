@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from itta.records.collection import Collection
-from itta.records.setting_values import as_written
+from itta.records.values import as_written
 from itta.report.cells import Cell, Options, RecordIndex, average_cell, calibration_cell
 from itta.report.layouts.base import Average, Column, Layout
 from itta.trial import Trial

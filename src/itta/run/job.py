@@ -20,8 +20,7 @@ from itta.data import load_dataset
 from itta.data.dataset import DomainDataset, Split, split, target_indices
 from itta.errors import InputError
 from itta.records import Record, replace_text
-from itta.records.setting_values import hashable as plain
-from itta.records.setting_values import without_interventions as without_counts
+from itta.records.values import hashable, without_counts
 from itta.run.directory import alone, claim
 from itta.run.evaluate import Outcome, evaluate
 from itta.run.train import selected_model, train
@@ -189,10 +188,10 @@ def adapt_model(
 
 def is_recorded(path: Path, adapter: Adapter, step: int, stream: Mapping[str, Any]) -> bool:
     """Whether the record was written before the process could note so."""
-    wanted = plain(without_counts(adapter.describe()))
+    wanted = hashable(without_counts(adapter.describe()))
     return any(
         (r.adapter, r.step, r.stream) == (adapter.name, step, stream)
-        and plain(without_counts(r.adapter_hparams)) == wanted
+        and hashable(without_counts(r.adapter_hparams)) == wanted
         for r in records.read(path)
     )
 

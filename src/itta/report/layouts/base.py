@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from itta.records import Record
 from itta.records.domainbed import ENVIRONMENTS, dataset_name
-from itta.records.setting_values import has_settings
+from itta.records.values import has_settings
 from itta.trial import Trial
 
 Summary = Literal["Avg.", "Top5", "Score"]

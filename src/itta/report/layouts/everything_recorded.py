@@ -5,7 +5,7 @@ from typing import Any
 
 from itta.records import Record
 from itta.records.domainbed import dataset_name
-from itta.records.setting_values import as_written, has_settings, hashable, without_interventions
+from itta.records.values import as_written, has_settings, hashable, without_counts
 from itta.report.layouts.base import Average, Column, Layout, Row, with_average
 
 
@@ -62,7 +62,7 @@ def rows_of(records: Sequence[Record]) -> tuple[Row, ...]:
                 settings = [r.adapter_hparams for r in same if r.adapter == adapter]
                 rows += [
                     Row(row_label(algorithm, adapter, model, s), algorithm, adapter, model, s)
-                    for s in setting_variants(without_interventions(s) for s in settings)
+                    for s in setting_variants(without_counts(s) for s in settings)
                 ]
     return tuple(rows)
 

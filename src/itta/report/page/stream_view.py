@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from itta.records.setting_values import as_written
 from itta.records.story import Event, Picture, Stream
+from itta.records.values import as_written
 from itta.report.page.charts import Chart, Mark, line_chart
 from itta.report.page.stream_statistics import (
     ClassAccuracy,

@@ -1,4 +1,4 @@
-"""Values of settings: as text, and as values to compare."""
+"""Values of settings in records: as text, and as values to compare."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -33,6 +33,6 @@ def has_settings(settings: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool
     return all(hashable(settings.get(name)) == hashable(value) for name, value in wanted.items())
 
 
-def without_interventions(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """An adapter's settings without the counts of its guard's interventions."""
+def without_counts(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """An adapter's settings without the number of times its guard intervened."""
     return {k: v for k, v in settings.items() if k != "interventions"}
