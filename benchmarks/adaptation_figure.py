@@ -9,7 +9,7 @@ from typing import Any
 import tyro
 
 from benchmarks.adaptation_tables import Row, gain, read_csv
-from itta.report.plots import MARKERS, PALETTE, clean, pyplot, save
+from itta.report.plot_style import MARKERS, PALETTE, hide_spines, pyplot, save_figure
 
 Gains = dict[str, dict[str, list[float]]]  # method -> data set -> a gain for each target and stream
 
@@ -55,7 +55,7 @@ def draw_gains(ax: Any, gains: Gains) -> None:
     ax.tick_params(labelsize=8)
     ax.set_xlabel("points gained over the trained model", fontsize=8)
     ax.legend(fontsize=8, frameon=False, loc="lower right")
-    clean(ax)
+    hide_spines(ax)
 
 
 def main(records: Path = Path("grid/grid.csv"), out: Path = Path("grid/grid.png")) -> None:
@@ -70,7 +70,7 @@ def main(records: Path = Path("grid/grid.csv"), out: Path = Path("grid/grid.png"
     gains = gains_of(read_csv(records))
     figure, ax = pyplot().subplots(figsize=(7, 0.32 * len(gains) + 0.8))
     draw_gains(ax, gains)
-    print(save(figure, out))
+    print(save_figure(figure, out))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from itta.explain.run_story import facts_of_dataset, tell_stream, versions, writ
 from itta.files import replace_text
 from itta.progress import ReportProgress, silent
 from itta.records.story import Story
-from itta.report.plots import plot_stream, plot_styles, plot_summary
+from itta.report.plots import DomainPictures, plot_stream, plot_styles, plot_summary
 from itta.report.tables import Table, percent, percent_mean
 from itta.run.compare import record_of
 from itta.run.evaluate import Outcome, evaluate
@@ -133,15 +133,15 @@ def write_results(
         ["method", *(f"seed {seed}" for seed in settings.seeds), "mean ± s.e."],
         [[name, *map(percent, values), percent_mean(values)] for name, values in results.items()],
     )
-    images, columns = sample_pictures()
+    pictures = DomainPictures(*sample_pictures(), settings.target)
     files = {
         "table": out / "results.md",
         "records": out / "records.jsonl",
-        "styles": plot_styles(out / "styles.png", images, columns, settings.target),
+        "styles": plot_styles(out / "styles.png", pictures),
         "stream": plot_stream(
             out / "stream.png", curves, WINDOW, f"{settings.target}: one pass, batches of {settings.stream_batch}"
         ),
-        "summary": plot_summary(out / "summary.png", images, columns, settings.target, results, curves, WINDOW),
+        "summary": plot_summary(out / "summary.png", pictures, results, curves, WINDOW),
     }
     replace_text(files["table"], f"{table.title}\n\n{table.to_markdown()}\n")
     return table, files

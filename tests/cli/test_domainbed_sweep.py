@@ -145,7 +145,7 @@ def test_the_table_is_the_one_worked_out_by_hand(imported: Path, run_itta: Calla
 def test_what_is_missing_is_told(imported: Path, run_itta: Callable[..., str]) -> None:
     text = run_itta("report", imported)
     assert "75.0 ± 3.5 (n=2)" in text
-    assert "1 runs stopped before their last step, and count as they are" in text
+    assert "1 of the runs stopped before their last step; they count as they are" in text
     assert "over n = 3 trial seeds" in text
     loo = run_itta("report", imported, "--selection", "leave-one-domain-out")
     assert "37.0 ± 4.9" in loo

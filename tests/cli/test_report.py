@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,10 @@ import pytest
 
 from itta import records
 from itta.cli import main
+from itta.metrics.selection import SELECTIONS, Choice, Selection
 from itta.records import Record
+from itta.report.layouts import TABLES, Layout, Row, leave_one_out
+from itta.report.rendering import FORMATS
 from itta.trial import Trial
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
@@ -95,8 +98,39 @@ def test_where(runs: Path, run_itta: Callable[..., str]) -> None:
     assert {(r["row"], r["n"]) for r in rows} == {("erm", 1)}
 
 
+def test_the_help_lists_every_table_selection_and_format(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["report", "--help"])
+    words = capsys.readouterr().out.replace("│", " ").replace(",", " ").replace(".", " ").split()
+    assert {*TABLES, *SELECTIONS, *FORMATS} <= {*words}
+
+
+def test_a_new_layout_is_a_line_in_a_table(
+    runs: Path, run_itta: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = (Row("plain", "erm"), Row("adapted", "itta", "itta"))
+    monkeypatch.setitem(TABLES, "mine", Layout("Mine", rows, leave_one_out("PACS", ["A", "C", "P", "S"])))
+    cells = json.loads(run_itta("report", runs, "--table", "mine", "--json"))["cells"]
+    assert {(c["row"], c["column"]) for c in cells} == {(r, c) for r in ("plain", "adapted") for c in "ACPS"}
+    assert cells[0]["mean"] == pytest.approx(52)
+
+
+def test_a_new_selection_is_a_line_in_a_table(
+    runs: Path, run_itta: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def worst_target(own: Sequence[Record], pairs: Sequence[Record], target: str) -> Choice:
+        return min((Choice(r, r.accuracy[target]["in"]) for r in own), key=lambda c: c.validation)
+
+    monkeypatch.setitem(SELECTIONS, "worst", Selection(worst_target, "checkpoint that is worst on the target"))
+    text = run_itta("report", runs, "--selection", "worst")
+    assert "checkpoint that is worst on the target; mean ± standard error" in text
+    assert "52.0 ± 0.9" in text  # each run has one checkpoint
+
+
 def test_mistakes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "unknown table 'pasc'. Did you mean 'pacs'?" in fails(capsys, "report", runs, "--table", "pasc")
+    assert "unknown selection 'orcle'. Did you mean 'oracle'?" in fails(capsys, "report", runs, "--selection", "orcle")
+    assert "unknown format 'pdf'" in fails(capsys, "report", runs, "--format", "pdf")
     assert "--beside-paper needs a table of the paper" in fails(capsys, "report", runs, "--beside-paper")
     assert "no records in" in fails(capsys, "report", runs / "nowhere")
     assert "no records to report" in fails(capsys, "report")

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from itta.metrics.selection import best_of_search, choose, leave_one_domain_out, oracle, training_domain
+from itta.metrics.selection import best_of_search, choose_checkpoints, leave_one_domain_out, oracle, training_domain
 from itta.records import Record
-from itta.records.collection import Gathered
+from itta.records.collection import Collection
 from itta.records.domainbed import ENVIRONMENTS
-from itta.report.cells import Options, fill
-from itta.report.layouts import TABLES
+from itta.report.cells import Options
+from itta.report.filled_layout import fill_layout
+from itta.report.layouts import PAPER_TABLES
 from itta.trial import Trial
 
 TRIAL = Trial("toy", "erm", ("a", "b"), ("t",), steps=30)
@@ -66,7 +67,7 @@ def test_leave_one_domain_out_needs_every_pair_at_a_step() -> None:
 def test_a_tie_goes_to_the_earlier_step_and_the_lower_seed() -> None:
     runs = [replace(TRIAL, hparams_seed=h) for h in (1, 0)]
     own = [record(step, 0.5, 0.5, 0.1, 0.1, trial) for trial in runs for step in (20, 10)]
-    choices = choose(own, [], "t", training_domain)
+    choices = choose_checkpoints(own, [], "t", training_domain)
     assert list(choices) == [(0, 0), (0, 1)]
     assert {c.record.step for c in choices.values()} == {10}
     assert best_of_search(choices)[0,].record.trial.hparams_seed == 0
@@ -75,13 +76,13 @@ def test_a_tie_goes_to_the_earlier_step_and_the_lower_seed() -> None:
 def test_the_search_is_won_by_validation_within_each_trial_seed() -> None:
     values = {(0, 0): 0.5, (0, 1): 0.7, (1, 0): 0.9, (1, 1): 0.2}  # (trial seed, hparams seed) -> validation
     own = [record(10, v, v, 1 - v, 0.0, replace(TRIAL, trial_seed=t, hparams_seed=h)) for (t, h), v in values.items()]
-    best = best_of_search(choose(own, [], "t", training_domain))
+    best = best_of_search(choose_checkpoints(own, [], "t", training_domain))
     assert {key: c.record.trial.hparams_seed for key, c in best.items()} == {(0,): 1, (1,): 0}
 
 
 def test_runs_that_differ_in_something_else_do_not_hide_each_other() -> None:
     own = [record(10, v, v, 0.0, 0.0, replace(TRIAL, steps=s)) for s, v in ((30, 0.1), (40, 0.2), (50, 0.3))]
-    assert list(choose(own, [], "t", training_domain)) == [(0, 0), (0, 0, 1), (0, 0, 2)]
+    assert list(choose_checkpoints(own, [], "t", training_domain)) == [(0, 0), (0, 0, 1), (0, 0, 2)]
 
 
 def domainbed_sweep() -> list[Record]:
@@ -116,7 +117,7 @@ DOMAINBEDS_TABLE = {  # what DomainBed prints for its sweep: domainbed/misc/test
 def test_domainbeds_own_sweep_gives_its_own_table(rule: str) -> None:
     sweep = domainbed_sweep()
     assert len(sweep) == 40 * 4
-    filled = fill(TABLES["vlcs"], Gathered(sweep), Options(rule, split="in"))
+    filled = fill_layout(PAPER_TABLES["vlcs"], Collection(sweep), Options(rule, split="in"))
     cells = filled.cells["ERM"].values()
     assert [(round(100 * c.mean, 1), round(100 * c.error, 1)) for c in cells] == DOMAINBEDS_TABLE[rule]
     assert {len(c.values) for c in cells} == {2}

@@ -11,7 +11,7 @@ import pytest
 from itta import records
 from itta.records import Record
 from itta.records.story import Story, Stream, write_story
-from itta.report.page.build import write_page
+from itta.report.page.document import write_page
 
 EVIL = '<script>document.title = "owned"</script><img src="https://example.com/x.png" onerror="document.title = 1">'
 

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from itta.metrics.significance import measurements, rank
+from itta.metrics.significance import rank_rows
 from itta.records import Record
-from itta.records.collection import Gathered
-from itta.report.cells import Filled, Options, fill
-from itta.report.layouts import found
-from itta.report.plots import indistinct, plot_critical_difference, plot_domains, style
-from itta.report.table_figures import costs, draw, searched
+from itta.records.collection import Collection
+from itta.report.cells import Options
+from itta.report.comparison import measurements
+from itta.report.filled_layout import FilledLayout, fill_layout
+from itta.report.layouts import everything_recorded
+from itta.report.plot_style import series_style
+from itta.report.plots import indistinct_groups, plot_critical_difference, plot_domains
+from itta.report.table_figures import costs_and_accuracies, draw_figures, search_trials
 
 Made = Callable[..., list[Record]]
 
@@ -29,7 +32,7 @@ def check(path: Path) -> None:
 
 
 @pytest.fixture
-def searches(made: Made) -> Filled:
+def searches(made: Made) -> FilledLayout:
     """Three made-up methods, two targets, two seeds, three hyper-parameter seeds."""
     rng = np.random.default_rng(0)
     runs = []
@@ -43,11 +46,11 @@ def searches(made: Made) -> Filled:
                     runs += made(name, target, seed, hparams_seed=h, hparams=hparams, adapted=adapted, **values)
     cost = {"source": 0.01, "itta": 0.05}
     runs = [replace(r, logs={"seconds_per_image": cost[r.adapter]}) for r in runs]
-    return fill(found(runs), Gathered(runs), Options(split="in"))
+    return fill_layout(everything_recorded(runs), Collection(runs), Options(split="in"))
 
 
-def test_a_report_draws_what_it_has_data_for(tmp_path: Path, searches: Filled) -> None:
-    drawn = draw(tmp_path / "figures", searches, rank(measurements(searches)))
+def test_a_report_draws_what_it_has_data_for(tmp_path: Path, searches: FilledLayout) -> None:
+    drawn = draw_figures(tmp_path / "figures", searches, rank_rows(measurements(searches)))
     assert [p.name for p in drawn] == [
         "domains.png",
         "ranks.png",
@@ -60,42 +63,42 @@ def test_a_report_draws_what_it_has_data_for(tmp_path: Path, searches: Filled) -
         check(path)
 
 
-def test_sensitivity_shows_every_trial_of_the_search(searches: Filled) -> None:
-    runs = searched(searches)
+def test_sensitivity_shows_every_trial_of_the_search(searches: FilledLayout) -> None:
+    runs = search_trials(searches)
     assert runs.keys() == {"erm", "irm", "itta"}  # of models as trained
     assert runs["erm"].keys() == {"lr", "batch_size"}  # numbers that differ
     assert len(runs["erm"]["lr"]) == 2 * 2 * 3
     assert {value for value, _, _ in runs["erm"]["lr"]} == {1e-3, 1e-4, 1e-5}
 
 
-def test_costs_are_those_of_the_measurements(searches: Filled) -> None:
-    points = costs(searches, "seconds_per_image")
+def test_costs_are_those_of_the_measurements(searches: FilledLayout) -> None:
+    points = costs_and_accuracies(searches, "seconds_per_image")
     assert {row: round(cost, 6) for row, (cost, _, _) in points.items()} == {
         "erm": 0.01,
         "irm": 0.01,
         "itta": 0.01,
         "itta + itta": 0.05,
     }
-    assert costs(searches, "step_time") == {}
+    assert costs_and_accuracies(searches, "step_time") == {}
 
 
 def test_nothing_is_drawn_from_nothing(tmp_path: Path, made: Made) -> None:
-    empty = fill(found(made("erm")), Gathered([]), Options(split="in"))
-    assert draw(tmp_path / "figures", empty, None) == []
+    empty = fill_layout(everything_recorded(made("erm")), Collection([]), Options(split="in"))
+    assert draw_figures(tmp_path / "figures", empty, None) == []
     assert not (tmp_path / "figures").exists()
 
 
 def test_series_differ_in_more_than_colour() -> None:
-    styles = [style(i) for i in range(64)]
+    styles = [series_style(i) for i in range(64)]
     assert len({(colour, hatch) for colour, hatch, _ in styles}) == 64
     assert len({hatch for _, hatch, _ in styles[:8]}) == 8
     assert len({marker for _, _, marker in styles[:8]}) == 8
 
 
 def test_groups_that_are_not_told_apart() -> None:
-    assert indistinct([1.0, 2.0, 3.0], 0.5) == []
-    assert indistinct([1.0, 1.2, 1.4], 1.0) == [(0, 2)]
-    assert indistinct([1.0, 1.9, 2.8, 5.0], 1.0) == [(0, 1), (1, 2)]
+    assert indistinct_groups([1.0, 2.0, 3.0], 0.5) == []
+    assert indistinct_groups([1.0, 1.2, 1.4], 1.0) == [(0, 2)]
+    assert indistinct_groups([1.0, 1.9, 2.8, 5.0], 1.0) == [(0, 1), (1, 2)]
 
 
 def test_many_methods_and_a_long_name(tmp_path: Path) -> None:

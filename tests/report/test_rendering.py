@@ -10,28 +10,29 @@ from html.parser import HTMLParser
 import pytest
 
 from itta.records import Record
-from itta.records.collection import Gathered
-from itta.report.cells import Filled, Options, fill
-from itta.report.layouts import TABLES, Layout
-from itta.report.paper import published
-from itta.report.rendering import caption, plain_rows, present, to_csv
+from itta.records.collection import Collection
+from itta.report.cells import Options
+from itta.report.filled_layout import FilledLayout, fill_layout
+from itta.report.layouts import PAPER_TABLES, Layout
+from itta.report.paper import published_tables
+from itta.report.rendering import csv_text, numeric_rows, render_table, table_caption
 from itta.report.tables import Table
 
 Made = Callable[..., list[Record]]
 
 
 @pytest.fixture
-def filled(made: Made) -> Filled:
+def filled(made: Made) -> FilledLayout:
     """Two targets, made-up numbers: ERM on both and two seeds, ITTA on one seed of one."""
     runs = [r for t in ("photo", "sketch") for s in (0, 1) for r in made("erm", t, s, 0.5 + s / 10)]
     runs += made("itta", "photo", accuracy=0.7, adapted={"itta": 0.8})
-    layout = TABLES["pacs"]
+    layout = PAPER_TABLES["pacs"]
     rows = tuple(r for r in layout.rows if r.label in ("ERM", "IRM", "Ours"))
-    return fill(Layout(layout.title, rows, layout.columns[2:4]), Gathered(runs), Options(split="in"))
+    return fill_layout(Layout(layout.title, rows, layout.columns[2:4]), Collection(runs), Options(split="in"))
 
 
-def test_cells_with_fewer_seeds_and_none_say_so(filled: Filled) -> None:
-    table = present(filled)
+def test_cells_with_fewer_seeds_and_none_say_so(filled: FilledLayout) -> None:
+    table = render_table(filled)
     assert list(table.columns) == ["", "Photo", "Sketch"]
     assert table.rows == [
         ["ERM", "55.0 ± 3.5", "55.0 ± 3.5"],
@@ -41,23 +42,23 @@ def test_cells_with_fewer_seeds_and_none_say_so(filled: Filled) -> None:
     assert set(table.best) == {(2, 1)}  # in the other column there is nothing to beat
 
 
-def test_the_papers_figures_stand_below_ours(filled: Filled) -> None:
-    table = present(filled, published()["pacs"])
+def test_the_papers_figures_stand_below_ours(filled: FilledLayout) -> None:
+    table = render_table(filled, published_tables()["pacs"])
     assert table.rows[1] == ["ERM, paper", "94.1 ± 0.4", "73.6 ± 2.2"]
     assert table.rows[4][0] == "Ours"
     assert set(table.best) == {(4, 1)}
     assert any("arXiv:2304.04494" in note for note in table.notes)
 
 
-def test_the_caption_names_selection_split_and_what_the_error_is_over(filled: Filled) -> None:
-    text = caption(filled)
+def test_the_caption_names_selection_split_and_what_the_error_is_over(filled: FilledLayout) -> None:
+    text = table_caption(filled)
     assert "training-domain validation" in text
     assert "split 'in'" in text
     assert "over n = 2 trial seeds" in text
     other = replace(filled, options=Options("oracle", "trials", "all", True), split="all")
-    assert "oracle" in caption(other)
-    assert "whole target domain" in caption(other)
-    assert "n = 2 all trials, hyper-parameters not selected" in caption(other)
+    assert "oracle" in table_caption(other)
+    assert "whole target domain" in table_caption(other)
+    assert "n = 2 all trials, hyper-parameters not selected" in table_caption(other)
 
 
 TABLE = Table("50 % of f_w", ["a_b", "x|y"], [["α & <b>", "1.0 ± 0.1"], ["r", "2.0"]], {(1, 1)}, ["note: 5 % & more"])
@@ -112,8 +113,8 @@ def test_html_is_escaped() -> None:
     assert parser.tags.count("tr") == 3
 
 
-def test_rows_for_machines(filled: Filled) -> None:
-    rows = plain_rows(filled, published()["pacs"])
+def test_rows_for_machines(filled: FilledLayout) -> None:
+    rows = numeric_rows(filled, published_tables()["pacs"])
     assert len(rows) == 6
     found = {(r["row"], r["column"]): r for r in rows}
     erm = found["ERM", "Photo"]
@@ -122,14 +123,16 @@ def test_rows_for_machines(filled: Filled) -> None:
     assert (erm["paper_mean"], erm["paper_error"]) == (94.1, 0.4)
     assert found["IRM", "Photo"]["mean"] is None
     assert found["IRM", "Photo"]["missing"] == "not run"
-    back = list(csv.DictReader(io.StringIO(to_csv(rows))))
+    back = list(csv.DictReader(io.StringIO(csv_text([], rows))))
     assert [float(r["mean"]) for r in back if r["mean"]] == pytest.approx([55.0, 55.0, 80.0])
     assert back[2]["missing"] == "not run"
 
 
 def test_every_table_of_the_paper_can_be_written_empty(made: Made) -> None:
-    for name, layout in TABLES.items():
-        table = present(fill(layout, Gathered(made("unheard_of")), Options(split="in")), published()[name])
+    for name, layout in PAPER_TABLES.items():
+        table = render_table(
+            fill_layout(layout, Collection(made("unheard_of")), Options(split="in")), published_tables()[name]
+        )
         assert all(len(row) == len(table.columns) for row in table.rows)
         assert table.to_latex().isascii()
         assert "±" in table.to_markdown()

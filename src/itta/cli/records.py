@@ -16,35 +16,35 @@ def records(
     out: Path,
     json: bool = False,
 ) -> None:
-    """Read a sweep of DomainBed as records, or write records as a sweep that DomainBed's collect_results reads.
+    """Import a sweep of DomainBed as records, or export records as a sweep for DomainBed's collect_results.
 
     Examples: itta records import sweep/ --out records.jsonl; itta records export runs/ --out sweep/
 
     Args:
-        action: Which way.
-        path: import: a sweep's folder. export: a file of records, or a folder with such files.
-        out: import: the file to write. export: the folder to write, which must be empty.
-        json: Print what was done as JSON.
+        action: import reads a sweep of DomainBed; export writes one.
+        path: For import, the folder of a sweep. For export, a file of records, or a folder that contains such files.
+        out: For import, the file of records to write. For export, the folder to write; it must be empty.
+        json: Print the counts as JSON.
     """
     from itta.records import write_all
-    from itta.records.collection import gather
+    from itta.records.collection import collect_records
     from itta.records.domainbed import read_sweep, write_sweep
 
-    told: Counter[str] = Counter()
+    notes: Counter[str] = Counter()
     if action == "import":
         if out.exists():
             raise InputError(f"{out} exists: choose another --out, or delete it.")
-        found = list(read_sweep(path, told))
+        found = list(read_sweep(path, notes))
         out.parent.mkdir(parents=True, exist_ok=True)
         write_all(out, found)
-        what, n = "records", len(found)
+        kind, n = "records", len(found)
     else:
-        gathered = gather([path])
-        told.update(gathered.notes)
-        what, n = "runs", write_sweep(out, gathered.records, told)
+        collection = collect_records([path])
+        notes.update(collection.notes)
+        kind, n = "runs", write_sweep(out, collection.records, notes)
     if json:
-        print_json({what: n, "out": str(out), "told": dict(told)})
+        print_json({kind: n, "out": str(out), "told": dict(notes)})
         return
-    print(f"{n} {what} written to {out}")
-    for note, count in told.items():
-        print(f"{count} {note}" if count > 1 else f"1 {note}")
+    print(f"{n} {kind} written to {out}")
+    for note, count in notes.items():
+        print(f"{count} {note}")

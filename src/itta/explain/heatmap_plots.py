@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from itta.report.plots import COLOURS, clean, pyplot, save
+from itta.report.plot_style import COLOURS, hide_spines, pyplot, save_figure
 
 
 def plot_heats(
@@ -33,7 +33,7 @@ def plot_heats(
         for ax, maps in zip(row[1:], heats.values()):
             draw_heat(ax, maps[i], signed)
     figure.suptitle(title, fontsize=8)
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
 def draw_heat(ax: Any, heat: np.ndarray, signed: bool) -> None:
@@ -60,9 +60,9 @@ def plot_training(path: Path, steps: Mapping[str, np.ndarray], values: Mapping[s
             ax.axhline(0, color=COLOURS["plain"], lw=0.8, ls="--")
         ax.set_ylabel(name, fontsize=8)
         ax.tick_params(labelsize=7)
-        clean(ax)
+        hide_spines(ax)
     axes[-1, 0].set_xlabel("step", fontsize=8)
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_fw(
@@ -89,5 +89,5 @@ def plot_fw(
     right.set_xlabel("dimensions", fontsize=8)
     for ax in (left, middle, right):
         ax.tick_params(labelsize=7)
-        clean(ax)
-    return save(figure, path)
+        hide_spines(ax)
+    return save_figure(figure, path)

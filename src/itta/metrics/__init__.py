@@ -1,1 +1,1 @@
-"""Accuracy, calibration, selection rules, significance: numbers computed from what was measured, without torch."""
+"""Metrics: accuracy, calibration, selection rules and significance, computed from measurements without torch."""

@@ -1,15 +1,17 @@
-"""Which run and which checkpoint counts: the three rules of DomainBed.
+"""Selection: which checkpoint and which hyper-parameters count. DomainBed's three rules.
 
 In Search of Lost Domain Generalization. Gulrajani, Lopez-Paz, ICLR 2021. https://arxiv.org/abs/2007.01434
 
-All look at the model as it was trained: validation images are never adapted to. An adapter is judged afterwards, on the
-checkpoint that was chosen for its model. A tie goes to the earlier step and the lower hyper-parameter seed.
+Every rule looks at the model as trained: validation images are never adapted to. An adapter is judged afterwards, on
+the checkpoint that was chosen for its model. If two checkpoints are equally good, the earlier step and the lower
+hyper-parameter seed win.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from itta.errors import unknown
 from itta.metrics.accuracy import mean
 from itta.records import Record
 
@@ -18,23 +20,33 @@ Key = tuple[int, ...]  # (trial seed,) or (trial seed, hyper-parameter seed, …
 
 @dataclass(frozen=True)
 class Choice:
-    """A checkpoint, by its record, and what it was chosen for."""
+    """A chosen checkpoint, by its record, and the accuracy that it was chosen for."""
 
     record: Record
     validation: float
 
 
-# (records of a run with this target, of runs that also leave out one source domain, the target) -> its checkpoint
+# (records of a run with this target, records of runs that also leave out one source domain, the target) -> a checkpoint
 Rule = Callable[[Sequence[Record], Sequence[Record], str], Choice | None]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A rule, and the words for it in a report."""
+
+    rule: Rule
+    caption: str  # the numbers of a table are those of the …
+    missing: str = "no validation"  # stands in a cell if the rule can choose nothing
+    needs: str = ""  # a note below the table then: the runs that the rule needs
 
 
 def training_domain(own: Sequence[Record], pairs: Sequence[Record], target: str) -> Choice | None:
     """The checkpoint with the best mean accuracy on the held-out images of the source domains."""
-    return best([Choice(r, mean(a)) for r in own if (a := split_of(r, r.trial.train_domains, "out"))])
+    return best_choice([Choice(r, a) for r in own if (a := source_validation(r)) is not None])
 
 
 def oracle(own: Sequence[Record], pairs: Sequence[Record], target: str) -> Choice | None:
-    """The last checkpoint, valued by the held-out images of the target: it looks at the target's labels."""
+    """The last checkpoint, valued by the held-out images of the target: it looks at labels of the target."""
     last = max(own, key=lambda r: r.step, default=None)
     held_out = split_of(last, (target,), "out") if last else []
     return Choice(last, mean(held_out)) if last and held_out else None
@@ -52,28 +64,45 @@ def leave_one_domain_out(own: Sequence[Record], pairs: Sequence[Record], target:
         found = left_out[r.step]
         if found.keys() == {*r.trial.train_domains}:
             choices.append(Choice(r, mean(list(found.values()))))
-    return best(choices)
+    return best_choice(choices)
 
 
-SELECTIONS: dict[str, Rule] = {
-    "training-domain": training_domain,
-    "leave-one-domain-out": leave_one_domain_out,
-    "oracle": oracle,
+SELECTIONS: dict[str, Selection] = {
+    "training-domain": Selection(training_domain, "checkpoint by training-domain validation"),
+    "leave-one-domain-out": Selection(
+        leave_one_domain_out,
+        "checkpoint by leave-one-domain-out validation",
+        "no pair runs",
+        "leave-one-domain-out needs runs that leave out each source domain too, at the same steps",
+    ),
+    "oracle": Selection(oracle, "last checkpoint, chosen by the target's own held-out images (oracle)"),
 }
 
 
-def best(choices: Sequence[Choice]) -> Choice | None:
+def find_selection(name: str) -> Selection:
+    if name not in SELECTIONS:
+        raise unknown("selection", name, list(SELECTIONS))
+    return SELECTIONS[name]
+
+
+def best_choice(choices: Sequence[Choice]) -> Choice | None:
     return max(sorted(choices, key=lambda c: c.record.step), key=lambda c: c.validation, default=None)
 
 
+def source_validation(r: Record) -> float | None:
+    """Mean accuracy on the held-out images of the source domains; None if it was not measured on all of them."""
+    found = split_of(r, r.trial.train_domains, "out")
+    return mean(found) if found else None
+
+
 def split_of(r: Record, domains: Sequence[str], split: str) -> list[float]:
-    """The accuracies on one split, of all the domains or not at all."""
+    """The accuracy on one split of each domain; empty if a domain lacks it."""
     found = [r.accuracy.get(d, {}).get(split) for d in domains]
     return [] if None in found else [a for a in found if a is not None]
 
 
-def choose(own: Sequence[Record], pairs: Sequence[Record], target: str, rule: Rule) -> dict[Key, Choice]:
-    """A checkpoint for every run of the search, by trial seed and hyper-parameter seed."""
+def choose_checkpoints(own: Sequence[Record], pairs: Sequence[Record], target: str, rule: Rule) -> dict[Key, Choice]:
+    """A checkpoint for every run of a search, by trial seed and hyper-parameter seed."""
     by_run: dict[str, tuple[list[Record], list[Record]]] = {}
     for records, place in ((own, 0), (pairs, 1)):
         for r in records:
@@ -84,14 +113,14 @@ def choose(own: Sequence[Record], pairs: Sequence[Record], target: str, rule: Ru
         if choice:
             trial = choice.record.trial
             key: Key = (trial.trial_seed, trial.hparams_seed)
-            while key in choices:  # runs that differ in something else
+            while key in choices:  # runs with the same seeds that differ in another setting
                 key = (*key[:2], (*key, 0)[2] + 1)
             choices[key] = choice
     return dict(sorted(choices.items()))
 
 
 def best_of_search(choices: Mapping[Key, Choice]) -> dict[Key, Choice]:
-    """The best hyper-parameters of each trial seed."""
+    """The choice with the best hyper-parameters, for each trial seed."""
     found: dict[Key, Choice] = {}
     for (seed, *_), choice in sorted(choices.items()):
         if (seed,) not in found or choice.validation > found[seed,].validation:

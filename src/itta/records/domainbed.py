@@ -2,9 +2,9 @@
 
 In Search of Lost Domain Generalization. Gulrajani, Lopez-Paz, ICLR 2021. https://arxiv.org/abs/2007.01434
 
-A sweep is a folder with a folder for each run; results.jsonl in it has an object for each checkpoint, with accuracies
-as env{i}_in_acc and env{i}_out_acc, and a file named done says that the run came to its end. What we write carries our
-record along under a key of its own, which DomainBed does not look at, so nothing is lost on the way back.
+A sweep is a folder with a folder for each run. Its results.jsonl has an object for each checkpoint, with accuracies as
+env{i}_in_acc and env{i}_out_acc. A file named done says that the run has ended. Our export adds our own record to each
+object, under a key that DomainBed ignores, so a later import loses nothing.
 """
 
 import hashlib
@@ -17,11 +17,12 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from itta.errors import InputError
-from itta.records import Record, merge, parse, replace_lines, replace_text
+from itta.files import replace_lines, replace_text
+from itta.records import Record, merge, parse_line
 from itta.seeds import derive_seed
 from itta.trial import Trial
 
-ENVIRONMENTS: dict[str, tuple[str, ...]] = {  # as DomainBed counts them: folders in the order of their names
+ENVIRONMENTS: dict[str, tuple[str, ...]] = {  # in DomainBed's order: by the names of their folders
     "ColoredMNIST": ("+90%", "+80%", "-90%"),
     "RotatedMNIST": ("0", "15", "30", "45", "60", "75"),
     "VLCS": ("Caltech101", "LabelMe", "SUN09", "VOC2007"),
@@ -32,20 +33,20 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {  # as DomainBed counts them: folder
     "SVIRO": ("aclass", "escape", "hilux", "i3", "lexus", "tesla", "tiguan", "tucson", "x5", "zoe"),
 }
 ALIASES = {"terra_incognita": "TerraIncognita", "office_home": "OfficeHome", "domain_net": "DomainNet"}
-ALGORITHMS = (  # its spelling
+ALGORITHMS = (  # in DomainBed's spelling
     "ERM", "Fish", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN", "CDANN", "MTL", "SagNet", "ARM",
     "VREx", "RSC", "SD", "ANDMask", "SANDMask", "IGA", "SelfReg", "Fishr", "TRM", "IB_ERM", "IB_IRM", "CAD",
     "CondCAD", "Transfer", "CausIRL_CORAL", "CausIRL_MMD", "EQRM", "RDM", "ADRMX", "ERMPlusPlus", "URM",
 )  # fmt: skip
-SMALL = ("ColoredMNIST", "RotatedMNIST")  # 28 pixels, a network of their own
-STEPS = 5001  # of a run that does not say
+SMALL = ("ColoredMNIST", "RotatedMNIST")  # images of 28 pixels; DomainBed trains another network on them
+DEFAULT_STEPS = 5001  # DomainBed's own default
 ACCURACY = re.compile(r"env(\d+)_(\w+)_acc")
-OURS = "itta"
+OUR_KEY = "itta"  # of our own record in each object that we write
 
 
-@cache  # a report asks for every record
+@cache  # a report calls it for every record
 def dataset_name(dataset: str) -> str:
-    """The name of a data set that may be given as a folder.
+    """The name of a data set, which may be given as the path of its folder.
 
     >>> dataset_name("/data/PACS"), dataset_name("office_home"), dataset_name("photos/")
     ('PACS', 'OfficeHome', 'photos')
@@ -55,22 +56,25 @@ def dataset_name(dataset: str) -> str:
     return known.get(name.lower(), name)
 
 
-def read_sweep(folder: Path, told: Counter[str]) -> Iterator[Record]:
-    """Yield the records of every run in a sweep's folder, or of one run; ``told`` counts what should be known."""
+def read_sweep(folder: Path, notes: Counter[str]) -> Iterator[Record]:
+    """Yield the records of every run in a sweep's folder, or of one run's folder.
+
+    Remarks for the user are counted in ``notes``.
+    """
     runs = sorted(p.parent for p in (*folder.glob("results.jsonl"), *folder.glob("*/results.jsonl")))
     if not runs:
         raise InputError(f"{folder} holds no runs of DomainBed: expected {folder}/RUN/results.jsonl.")
     logs = {p.parent for name in ("out.txt", "err.txt") for p in folder.glob(f"*/{name}")}
     if logs - {*runs}:
-        told["runs without results: they failed before their first checkpoint"] += len(logs - {*runs})
+        notes["runs without results: they failed before their first checkpoint"] += len(logs - {*runs})
     for run in runs:
         if not (run / "done").exists():
-            told["runs without a file done: unfinished, or failed"] += 1
+            notes["runs without a file done: unfinished, or failed"] += 1
         with open(run / "results.jsonl", "rb") as file:
             for number, line in enumerate(file, 1):
-                values = parse(line)
+                values = parse_line(line)
                 if values is None:
-                    told["damaged lines, skipped"] += 1
+                    notes["damaged lines, skipped"] += 1
                     continue
                 try:
                     yield from_domainbed(values)
@@ -81,9 +85,9 @@ def read_sweep(folder: Path, told: Counter[str]) -> Iterator[Record]:
 
 
 def from_domainbed(values: Mapping[str, Any]) -> Record:
-    """One line of results.jsonl; numbers of environments become names."""
-    if OURS in values:
-        return Record.from_json(values[OURS])
+    """Convert an object of results.jsonl; numbers of environments become names of domains."""
+    if OUR_KEY in values:
+        return Record.from_json(values[OUR_KEY])
     args, hparams = values["args"], values["hparams"]
     found: dict[int, dict[str, float]] = defaultdict(dict)
     logs = {}
@@ -93,7 +97,7 @@ def from_domainbed(values: Mapping[str, Any]) -> Record:
             found[int(accuracy[1])][accuracy[2]] = value
         elif isinstance(value, (int, float)) and key != "step":
             logs[key] = value
-    names = environments(args["dataset"], len(found))
+    names = environment_names(args["dataset"], len(found))
     small = args["dataset"] in SMALL
     trial = Trial(
         dataset=args["dataset"],
@@ -102,7 +106,7 @@ def from_domainbed(values: Mapping[str, Any]) -> Record:
         test_domains=tuple(names[i] for i in args["test_envs"]),
         hparams_seed=args["hparams_seed"],
         trial_seed=args["trial_seed"],
-        steps=args.get("steps") or STEPS,
+        steps=args.get("steps") or DEFAULT_STEPS,
         backbone="mnist_cnn" if small else "resnet18" if hparams.get("resnet18") else "resnet50",
         weights="none" if small else "imagenet",
         image_size=28 if small else 224,
@@ -113,52 +117,53 @@ def from_domainbed(values: Mapping[str, Any]) -> Record:
     return Record(trial, values["step"], "source", accuracies, hparams, logs=logs)
 
 
-def environments(dataset: str, n: int) -> tuple[str, ...]:
+def environment_names(dataset: str, n: int) -> tuple[str, ...]:
     known = ENVIRONMENTS.get(dataset, ())
     return known if len(known) == n else tuple(f"env{i}" for i in range(n))
 
 
-def write_sweep(folder: Path, records: Iterable[Record], told: Counter[str]) -> int:
-    """Write runs that DomainBed's collect_results reads; gives their number, and tells what had to be left out.
+def write_sweep(folder: Path, records: Iterable[Record], notes: Counter[str]) -> int:
+    """Write runs that DomainBed's collect_results reads, and return their number.
 
-    An adapted model becomes a run of its own, with the algorithm "erm+tent": DomainBed has no other place for it.
+    Records that DomainBed cannot hold are skipped and counted in ``notes``. DomainBed knows no adapters, so an adapted
+    model becomes a run of its own, with an algorithm such as "ERM+tent".
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is not an empty folder: choose another --out, or delete it.")
     merged = merge(records)
-    plain = {(r.trial.key, r.step): r for r in merged if r.adapter == "source"}
+    as_trained = {(r.trial.key, r.step): r for r in merged if r.adapter == "source"}
     runs: dict[tuple[str, str], list[Record]] = defaultdict(list)
     settings: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for r in merged:
         settings[r.trial.key, r.adapter].append(r.adapter_hparams)
     for r in merged:
-        why = unfit(r, plain.get((r.trial.key, r.step)))
-        if why:
-            told[f"left out: {why}"] += 1
+        reason = reason_to_skip(r, as_trained.get((r.trial.key, r.step)))
+        if reason:
+            notes[f"left out: {reason}"] += 1
             continue
         if dataset_name(r.trial.dataset) not in ENVIRONMENTS:
-            told[f"DomainBed knows no data set {dataset_name(r.trial.dataset)!r}: its tables will not show it"] += 1
+            notes[f"DomainBed knows no data set {dataset_name(r.trial.dataset)!r}: its tables will not show it"] += 1
         runs[r.trial.key, algorithm_name(r, settings[r.trial.key, r.adapter])].append(r)
     for (_, algorithm), found in runs.items():
         found.sort(key=lambda r: r.step)
-        args = arguments(found[0].trial, algorithm)
+        args = run_arguments(found[0].trial, algorithm)
         if (folder / run_name(args)).exists():
-            told["runs that differ in what DomainBed does not know, such as image size: it will mix them"] += 1
+            notes["runs that differ in what DomainBed does not know, such as image size: it will mix them"] += 1
             args["itta_trial"] = found[0].trial.key
         run = folder / run_name(args)
         run.mkdir(parents=True)
-        lines = (to_domainbed(r, args, plain[r.trial.key, r.step]) for r in found)
+        lines = (to_domainbed(r, args, as_trained[r.trial.key, r.step]) for r in found)
         replace_lines(run / "results.jsonl", (json.dumps(line, sort_keys=True) + "\n" for line in lines))
         if found[-1].step >= found[0].trial.steps - 1:  # DomainBed counts steps from 0
             replace_text(run / "done", "done")
     return len(runs)
 
 
-def unfit(r: Record, plain: Record | None) -> str:
-    """Why DomainBed has no place for a record, if it has none."""
-    if plain is None:
-        return f"no record of the model before adaptation beside that of {r.adapter!r}"
-    if any("out" not in plain.accuracy.get(d, {}) for d in r.trial.train_domains):
+def reason_to_skip(r: Record, as_trained: Record | None) -> str:
+    """Why DomainBed cannot hold a record; empty if it can."""
+    if as_trained is None:
+        return f"no record of the model before adaptation at the step of {r.adapter!r}"
+    if any("out" not in as_trained.accuracy.get(d, {}) for d in r.trial.train_domains):
         return "no accuracy on the held-out images of every source domain"
     if any(not {"in", "out"} <= r.accuracy.get(d, {}).keys() for d in r.trial.test_domains):
         return f"{r.adapter!r} was not measured on the splits in and out of the target, only on the whole"
@@ -169,37 +174,37 @@ def unfit(r: Record, plain: Record | None) -> str:
 
 
 def algorithm_name(r: Record, settings: Sequence[Mapping[str, Any]]) -> str:
-    """DomainBed's spelling of the algorithm, and the adapter with what tells its settings from others of the trial."""
-    spelling = spelled(r.trial.algorithm)
+    """DomainBed's spelling of the algorithm, then the adapter and those of its settings that differ in the trial."""
+    spelling = domainbed_spelling(r.trial.algorithm)
     if r.adapter == "source":
         return spelling
-    telling = [k for k, v in r.adapter_hparams.items() if any(other.get(k) != v for other in settings)]
-    return f"{spelling}+{r.adapter}" + "".join(f" {k}={r.adapter_hparams[k]}" for k in telling)
+    differing = [k for k, v in r.adapter_hparams.items() if any(other.get(k) != v for other in settings)]
+    return f"{spelling}+{r.adapter}" + "".join(f" {k}={r.adapter_hparams[k]}" for k in differing)
 
 
-def spelled(algorithm: str) -> str:
-    """An algorithm's name as DomainBed has it; one that it has not keeps ours."""
+def domainbed_spelling(algorithm: str) -> str:
+    """DomainBed's spelling of an algorithm's name; ours if DomainBed does not have the algorithm."""
     return {name.lower(): name for name in ALGORITHMS}.get(algorithm, algorithm)
 
 
 def run_seed(dataset: str, algorithm: str, test_envs: Sequence[int], hparams_seed: int, trial_seed: int) -> int:
     """The seed that a sweep of DomainBed gives to a run.
 
-    >>> run_seed("data/VLCS", "erm", [1, 2], 1, 0)  # as one of its test data has it
+    >>> run_seed("data/VLCS", "erm", [1, 2], 1, 0)  # a run of DomainBed's own test data
     360234358
     """
-    return derive_seed(dataset_name(dataset), spelled(algorithm), list(test_envs), hparams_seed, trial_seed)
+    return derive_seed(dataset_name(dataset), domainbed_spelling(algorithm), list(test_envs), hparams_seed, trial_seed)
 
 
-def indices(trial: Trial) -> dict[str, int]:
-    """The number of each domain."""
+def environment_numbers(trial: Trial) -> dict[str, int]:
+    """The number that DomainBed gives to each domain."""
     names = ENVIRONMENTS.get(dataset_name(trial.dataset)) or sorted({*trial.train_domains, *trial.test_domains})
     return {name: i for i, name in enumerate(names)}
 
 
-def arguments(trial: Trial, algorithm: str) -> dict[str, Any]:
-    """What a sweep of DomainBed passes to a run, and what names its folder."""
-    where = indices(trial)
+def run_arguments(trial: Trial, algorithm: str) -> dict[str, Any]:
+    """The arguments that a sweep of DomainBed passes to a run; the folder of the run is named after them."""
+    where = environment_numbers(trial)
     dataset, test_envs = dataset_name(trial.dataset), sorted(where[d] for d in trial.test_domains)
     args = {
         "dataset": dataset,
@@ -217,22 +222,23 @@ def arguments(trial: Trial, algorithm: str) -> dict[str, Any]:
 
 
 def run_name(args: Mapping[str, Any]) -> str:
-    """
+    """The name of a run's folder.
+
     >>> args = dict(dataset="VLCS", algorithm="ERM", test_envs=[1, 2], hparams_seed=1, trial_seed=0, seed=360234358)
     >>> args |= dict(data_dir="/checkpoint/dlp/datasets_new", task="domain_generalization", steps=1001)
     >>> args |= dict(holdout_fraction=0.2)
-    >>> run_name(args)  # as one of its test data is named
+    >>> run_name(args)  # the folder of a run in DomainBed's own test data
     '0657090f9a83ff76efe083a104fde93a'
     """
     return hashlib.md5(json.dumps(args, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
 
 
-def to_domainbed(r: Record, args: Mapping[str, Any], plain: Record) -> dict[str, Any]:
-    """A line of results.jsonl; source domains have the accuracy of the model as trained, for they are never adapted."""
-    where = indices(r.trial)
-    accuracy = {**{d: plain.accuracy[d] for d in r.trial.train_domains}, **r.accuracy}
+def to_domainbed(r: Record, args: Mapping[str, Any], as_trained: Record) -> dict[str, Any]:
+    """Make an object of results.jsonl. Source domains have the accuracy of the model as trained."""
+    where = environment_numbers(r.trial)
+    accuracy = {**{d: as_trained.accuracy[d] for d in r.trial.train_domains}, **r.accuracy}
     values: dict[str, Any] = {"epoch": 0.0, "step_time": 0.0, **r.logs}
     for domain in where.keys() & accuracy.keys():
         for split in accuracy[domain].keys() - {"all"}:
             values[f"env{where[domain]}_{split}_acc"] = accuracy[domain][split]
-    return {**values, "step": r.step, "hparams": dict(r.hparams), "args": dict(args), OURS: r.to_json()}
+    return {**values, "step": r.step, "hparams": dict(r.hparams), "args": dict(args), OUR_KEY: r.to_json()}

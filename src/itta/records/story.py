@@ -1,7 +1,7 @@
-"""What a run page tells beside the records: the stream, image by image, and some pictures of it.
+"""The story of a run: the answers along each stream, image by image, with some pictures.
 
-One file, story.json, beside the records of a run. It holds what cannot be had again once the run is over; everything
-that can be computed from it is computed when the page is made.
+It is one file, story.json, beside the records of the run. It holds the facts that are lost when the run ends.
+Everything that follows from them is computed later, when the page of the run is made.
 """
 
 import json
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from itta.errors import InputError
-from itta.records import replace_text
+from itta.files import replace_text
 
-NAME = "story.json"
+STORY_FILE = "story.json"
 SCHEMA = 1
 
 
@@ -24,13 +24,13 @@ class Picture:
     name: str
     data: str
     label: str | None
-    before: str  # what the trained model said
-    after: str
+    before: str  # the answer of the model as trained
+    after: str  # the answer of the adapter
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that the guard did."""
+    """An intervention of the guard."""
 
     image: int  # images seen before the batch
     watch: str
@@ -41,11 +41,11 @@ class Event:
 
 @dataclass(frozen=True)
 class Stream:
-    """One pass over a target. Classes are numbers, in the order in which the images came."""
+    """One pass over a target. Answers and labels are class numbers, in the order in which the images arrived."""
 
     target: str
     adapter: str
-    title: str  # which model, which seed: tells this stream from the others of a page
+    title: str  # the model and its seed: distinguishes the streams of a page
     classes: tuple[str, ...]
     batch_size: int
     before: tuple[int, ...]
@@ -53,17 +53,17 @@ class Stream:
     labels: tuple[int, ...] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
-    pictures: tuple[Picture, ...] = ()  # some of those whose answer changed
-    cam: str = ""  # data URI of a grid of maps; empty: none was made
-    cam_text: str = ""  # what it shows, for those who cannot see it
-    seconds: Mapping[str, float] = field(default_factory=dict)  # "before", "after": per image
+    pictures: tuple[Picture, ...] = ()  # some of the images with a changed answer
+    cam: str = ""  # data URI of a grid of heat maps; empty if there is none
+    cam_text: str = ""  # describes the grid in words
+    seconds: Mapping[str, float] = field(default_factory=dict)  # per image, "before" and "after"
 
 
 @dataclass(frozen=True)
 class Story:
     title: str
-    command: str  # repeats the run
-    data: Mapping[str, Any] = field(default_factory=dict)  # what it was run on: name, domains, images, classes
+    command: str  # the command that repeats the run
+    data: Mapping[str, Any] = field(default_factory=dict)  # name, domains, images, classes
     versions: Mapping[str, str] = field(default_factory=dict)
     streams: tuple[Stream, ...] = ()
 
@@ -75,10 +75,10 @@ class Story:
         if values.get("schema", 1) > SCHEMA:
             raise InputError(f"schema {values['schema']}, and this version reads up to {SCHEMA}: update itta.")
         rest = {k: v for k, v in values.items() if k not in ("schema", "streams")}
-        return Story(**rest, streams=tuple(_stream(s) for s in values["streams"]))
+        return Story(**rest, streams=tuple(stream_from_json(s) for s in values["streams"]))
 
 
-def _stream(values: Mapping[str, Any]) -> Stream:
+def stream_from_json(values: Mapping[str, Any]) -> Stream:
     lists = {k: tuple(v) for k, v in values.items() if isinstance(v, list)}
     lists["events"] = tuple(Event(**e) for e in values["events"])
     lists["pictures"] = tuple(Picture(**p) for p in values["pictures"])
@@ -86,7 +86,7 @@ def _stream(values: Mapping[str, Any]) -> Stream:
 
 
 def write_story(folder: Path, story: Story) -> Path:
-    path = folder / NAME
+    path = folder / STORY_FILE
     replace_text(path, json.dumps(story.to_json()) + "\n")
     return path
 

@@ -1,4 +1,4 @@
-"""The paper's own figures, to be shown beside ours.
+"""The numbers that the paper prints, to be shown beside ours.
 
 Improved Test-Time Adaptation for Domain Generalization. Chen, Zhang, Song, Shan, Liu, CVPR 2023.
 https://arxiv.org/abs/2304.04494
@@ -21,7 +21,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Resources:
-    """A row of the paper's table of resources; of which batch, and on which machine, it does not say."""
+    """A row of the paper's table of resources. The paper names neither the batch size nor the machine."""
 
     mode: str  # source or itta
     phase: str  # predict: "exc." the adaptation; both: "inc."
@@ -32,21 +32,21 @@ class Resources:
 
 @cache
 def published_resources() -> tuple[Resources, ...]:
-    return tuple(Resources(*row) for row in read()["resources"]["rows"])
+    return tuple(Resources(*row) for row in read_paper()["resources"]["rows"])
 
 
-def read() -> dict[str, Any]:
+def read_paper() -> dict[str, Any]:
     found: dict[str, Any] = json.loads(files("itta.report").joinpath("paper.json").read_text(encoding="utf-8"))
     return found
 
 
 @cache
-def published() -> dict[str, dict[str, dict[str, Figure]]]:
-    """Table -> row -> column -> figure."""
+def published_tables() -> dict[str, dict[str, dict[str, Figure]]]:
+    """The printed numbers: table -> row -> column -> figure."""
     return {
         name: {
             row: {column: Figure(*figure) for column, figure in zip(table["columns"], figures)}
             for row, figures in table["rows"].items()
         }
-        for name, table in read()["tables"].items()
+        for name, table in read_paper()["tables"].items()
     }

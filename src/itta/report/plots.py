@@ -1,56 +1,45 @@
-"""Figures. They are told apart by more than colour: hatches, markers and labels survive a grey printer."""
+"""Figures of results: styles of domains, accuracy along a stream, and the figures of a table."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")  # Okabe and Ito's
-HATCHES = ("", "///", "...", "\\\\\\", "xxx", "+++", "ooo", "---")
-MARKERS = "osD^vPX*"
-COLOURS = {"plain": "#8a8a8a", "adapted": "#d1495b", "other": "#30638e", "third": "#edae49"}
+from itta.report.plot_style import COLOURS, PALETTE, hide_spines, pyplot, save_figure, series_style
 
 
-@cache
-def pyplot() -> Any:
-    """Matplotlib, on first use: most commands draw nothing, and it takes a while to import."""
-    import matplotlib
+@dataclass(frozen=True)
+class DomainPictures:
+    """Pictures of the same things in every domain."""
 
-    matplotlib.use("Agg")  # files only: no screen is needed
-    import matplotlib.pyplot as plt
-
-    return plt
+    images: Mapping[str, np.ndarray]  # domain -> [columns, height, width, 3]
+    columns: Sequence[str]  # the name of each thing
+    target: str
 
 
-def save(figure: Any, path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, bbox_inches="tight", facecolor="white")
-    pyplot().close(figure)
-    return path
-
-
-def draw_styles(grid: Any, images: Mapping[str, np.ndarray], columns: Sequence[str], target: str) -> None:
-    """Rows of pictures, one row per domain; the target's row is framed in red."""
-    for i, (domain, row) in enumerate(images.items()):
+def draw_styles(grid: Any, pictures: DomainPictures) -> None:
+    """Draw a row of pictures for each domain; a red frame marks the target."""
+    for i, (domain, row) in enumerate(pictures.images.items()):
+        is_target = domain == pictures.target
         for j, image in enumerate(row):
             ax = grid[i][j]
             ax.imshow(image)
             ax.set_xticks([])
             ax.set_yticks([])
             for spine in ax.spines.values():
-                spine.set_color(COLOURS["adapted"] if domain == target else "#dddddd")
-                spine.set_linewidth(1.5 if domain == target else 0.5)
+                spine.set_color(COLOURS["adapted"] if is_target else "#dddddd")
+                spine.set_linewidth(1.5 if is_target else 0.5)
             if i == 0:
-                ax.set_title(columns[j], fontsize=6)
+                ax.set_title(pictures.columns[j], fontsize=6)
             if j == 0:
-                label = f"{domain}\n(target)" if domain == target else f"{domain}\n(source)"
+                label = f"{domain}\n({'target' if is_target else 'source'})"
                 ax.set_ylabel(label, fontsize=7, rotation=0, ha="right", va="center")
 
 
 def draw_bars(ax: Any, results: Mapping[str, Sequence[float]]) -> None:
-    """Mean accuracy per method with its standard error, and a dot for every seed."""
+    """Draw the mean accuracy of each method with its standard error, and a dot for every seed."""
     names = list(results)
     positions = np.arange(len(names))[::-1]
     means = [100 * float(np.mean(v)) for v in results.values()]
@@ -63,11 +52,11 @@ def draw_bars(ax: Any, results: Mapping[str, Sequence[float]]) -> None:
     ax.set_yticks(positions, names, fontsize=8)
     ax.set_xlabel("accuracy on the target, %  (dots: seeds, whisker: s.e.)", fontsize=8)
     ax.tick_params(axis="x", labelsize=7)
-    clean(ax)
+    hide_spines(ax)
 
 
 def draw_stream(ax: Any, curves: Mapping[str, Sequence[np.ndarray]], window: int) -> None:
-    """Accuracy over the last images along the stream, mean over seeds with the seeds' range behind it."""
+    """Draw running accuracies along the stream: the mean over seeds, and their range behind it."""
     for (name, runs), colour in zip(curves.items(), (COLOURS["other"], COLOURS["adapted"])):
         length = min(map(len, runs))
         values = 100 * np.stack([r[:length] for r in runs])[:, window - 1 :]
@@ -78,62 +67,48 @@ def draw_stream(ax: Any, curves: Mapping[str, Sequence[np.ndarray]], window: int
     ax.set_ylabel(f"accuracy of the last {window}, %", fontsize=8)
     ax.tick_params(labelsize=7)
     ax.legend(fontsize=7, frameon=False, loc="lower right")
-    clean(ax)
+    hide_spines(ax)
 
 
-def clean(ax: Any) -> None:
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-
-
-def plot_styles(path: Path, images: Mapping[str, np.ndarray], columns: Sequence[str], target: str) -> Path:
-    size = (0.75 * len(columns) + 1, 0.8 * len(images) + 0.2)
-    figure, grid = pyplot().subplots(len(images), len(columns), figsize=size, squeeze=False)
-    draw_styles(grid, images, columns, target)
-    return save(figure, path)
+def plot_styles(path: Path, pictures: DomainPictures) -> Path:
+    rows, columns = len(pictures.images), len(pictures.columns)
+    figure, grid = pyplot().subplots(rows, columns, figsize=(0.75 * columns + 1, 0.8 * rows + 0.2), squeeze=False)
+    draw_styles(grid, pictures)
+    return save_figure(figure, path)
 
 
 def plot_stream(path: Path, curves: Mapping[str, Sequence[np.ndarray]], window: int, title: str) -> Path:
     figure, ax = pyplot().subplots(figsize=(6, 3))
     draw_stream(ax, curves, window)
     ax.set_title(title, fontsize=9)
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_summary(
     path: Path,
-    images: Mapping[str, np.ndarray],
-    columns: Sequence[str],
-    target: str,
+    pictures: DomainPictures,
     results: Mapping[str, Sequence[float]],
     curves: Mapping[str, Sequence[np.ndarray]],
     window: int,
 ) -> Path:
-    """The whole demo in one picture: the styles, the accuracies, the stream."""
+    """Plot the whole demo in one figure: the styles, the accuracies, the stream."""
     figure: Any = pyplot().figure(figsize=(11, 4.6), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=[1.15, 1])
-    grid = left.subplots(len(images), len(columns), squeeze=False)
-    draw_styles(grid, images, columns, target)
+    draw_styles(left.subplots(len(pictures.images), len(pictures.columns), squeeze=False), pictures)
     top, bottom = right.subplots(2, 1)
     draw_bars(top, results)
     draw_stream(bottom, curves, window)
-    return save(figure, path)
-
-
-def style(i: int) -> tuple[str, str, str]:
-    """Colour, hatch and marker of the i-th series; no two of the first 64 are alike in colour and hatch."""
-    n = len(PALETTE)
-    return PALETTE[i % n], HATCHES[(i + i // n) % n], MARKERS[(i + i // n) % n]
+    return save_figure(figure, path)
 
 
 def plot_domains(path: Path, results: Mapping[str, Mapping[str, tuple[float, float]]], title: str) -> Path:
-    """Bars for each domain, a bar for each method with its interval: method -> domain -> (mean, error)."""
+    """Plot a bar for each domain and method: ``results`` is method -> domain -> (mean, error)."""
     domains = list(dict.fromkeys(d for found in results.values() for d in found))
     width = 0.84 / len(results)
     size = (max(6.0, 0.24 * len(results) * len(domains) + 1.5), 3.8)
     figure, ax = pyplot().subplots(figsize=size, layout="constrained")
     for i, (method, found) in enumerate(results.items()):
-        colour, hatch, _ = style(i)
+        colour, hatch, _ = series_style(i)
         x = [domains.index(d) + (i - (len(results) - 1) / 2) * width for d in found]
         means, errors = 100 * np.array(list(found.values())).reshape(-1, 2).T
         look: dict[str, Any] = {
@@ -151,14 +126,14 @@ def plot_domains(path: Path, results: Mapping[str, Mapping[str, tuple[float, flo
     ax.set_axisbelow(True)
     ax.set_title(title, fontsize=9)
     figure.legend(fontsize=7, frameon=False, ncols=min(len(results), 4), loc="outside lower center", handleheight=1.2)
-    clean(ax)
-    return save(figure, path)
+    hide_spines(ax)
+    return save_figure(figure, path)
 
 
 def plot_sensitivity(path: Path, runs: Mapping[str, Sequence[tuple[float, float, float]]], title: str) -> Path:
-    """A panel for each hyper-parameter, two marks for each trial: name -> (value, validation, target).
+    """Plot a panel for each hyper-parameter, with two marks for each trial: name -> (value, validation, target).
 
-    Accuracies are differences from the mean of all trials with the same target, which would hide everything else.
+    Accuracies are differences from the mean over the trials with the same target, since targets differ the most.
     """
     across = min(len(runs), 3)
     down = -(-len(runs) // across)
@@ -173,7 +148,7 @@ def plot_sensitivity(path: Path, runs: Mapping[str, Sequence[tuple[float, float,
             ax.set_xscale("log")
         ax.set_xlabel(name, fontsize=8)
         ax.tick_params(labelsize=7)
-        clean(ax)
+        hide_spines(ax)
     for ax in axes.flat[len(runs) :]:
         ax.set_visible(False)
     for row in axes:
@@ -181,14 +156,14 @@ def plot_sensitivity(path: Path, runs: Mapping[str, Sequence[tuple[float, float,
     handles = axes[0][0].get_legend_handles_labels()
     figure.legend(*handles, fontsize=7, frameon=False, ncols=2, loc="outside lower center")
     figure.suptitle(title, fontsize=9)
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_cost(path: Path, points: Mapping[str, tuple[float, float, float]], label: str) -> Path:
-    """Accuracy against cost, a labelled mark for each method: method -> (cost, mean, error)."""
+    """Plot accuracy against cost, with a labelled mark for each method: method -> (cost, mean, error)."""
     figure, ax = pyplot().subplots(figsize=(5.2, 3.4))
     for i, (method, (cost, mean, error)) in enumerate(points.items()):
-        colour, _, marker = style(i)
+        colour, _, marker = series_style(i)
         ax.errorbar(
             cost,
             100 * mean,
@@ -212,14 +187,14 @@ def plot_cost(path: Path, points: Mapping[str, tuple[float, float, float]], labe
     ax.tick_params(labelsize=7, which="both")
     ax.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     ax.grid(lw=0.3, color="#cccccc")
-    clean(ax)
-    return save(figure, path)
+    hide_spines(ax)
+    return save_figure(figure, path)
 
 
 def plot_critical_difference(path: Path, ranks: Mapping[str, float], difference: float, title: str) -> Path:
-    """Mean ranks on a line, best at the left; a bar joins those that Nemenyi's test does not tell apart."""
+    """Plot mean ranks on a line, the best at the left; a bar joins ranks that Nemenyi's test cannot distinguish."""
     ordered = sorted(ranks, key=lambda row: ranks[row])
-    groups = indistinct([ranks[row] for row in ordered], difference)
+    groups = indistinct_groups([ranks[row] for row in ordered], difference)
     lines = -(-len(ordered) // 2)
     top = 0.9 + 0.28 * len(groups)
     figure, ax = pyplot().subplots(figsize=(6.4, 0.34 * (lines + top) + 0.9))
@@ -251,18 +226,18 @@ def plot_critical_difference(path: Path, ranks: Mapping[str, float], difference:
     ax.text(low + difference / 2, 1.65, f"critical difference {difference:.2f}", ha="center", va="bottom", fontsize=8)
     ax.set_title(title, fontsize=8, pad=14)
     ax.axis("off")
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
-def indistinct(ranks: Sequence[float], difference: float) -> list[tuple[int, int]]:
-    """The longest stretches of sorted ranks that lie within the difference.
+def indistinct_groups(ranks: Sequence[float], difference: float) -> list[tuple[int, int]]:
+    """The longest groups of neighbours in sorted ranks that span at most the difference: (first, last) of each.
 
-    >>> indistinct([1.0, 1.5, 2.2, 4.0], 1.0)
+    >>> indistinct_groups([1.0, 1.5, 2.2, 4.0], 1.0)
     [(0, 1), (1, 2)]
     """
-    stretches: list[tuple[int, int]] = []
+    groups: list[tuple[int, int]] = []
     for first in range(len(ranks)):
         last = max(i for i in range(len(ranks)) if ranks[i] - ranks[first] <= difference)
-        if last > first and not (stretches and stretches[-1][1] >= last):
-            stretches.append((first, last))
-    return stretches
+        if last > first and not (groups and groups[-1][1] >= last):
+            groups.append((first, last))
+    return groups

@@ -1,4 +1,4 @@
-"""Tables, and numbers as they stand in them: percentages with one decimal, mean ± standard error."""
+"""Tables of text in Markdown, LaTeX and HTML, and the numbers in them: percentages with one decimal."""
 
 import html
 from collections.abc import Collection, Mapping, Sequence
@@ -8,7 +8,7 @@ from tabulate import tabulate
 
 from itta.metrics.accuracy import mean_and_error
 
-BOLD = "\ue000", "\ue001"  # stand for the marks of each format until its own escapes are done
+BOLD = "\ue000", "\ue001"  # placeholders of bold text, until the escapes of a format are done
 LATEX = {
     BOLD[0]: r"\textbf{",
     BOLD[1]: "}",
@@ -28,7 +28,7 @@ class Table:
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    best: Collection[tuple[int, int]] = ()  # (row, column) of cells that stand out
+    best: Collection[tuple[int, int]] = ()  # (row, column) of cells to print in bold
     notes: Sequence[str] = ()
 
     def to_markdown(self) -> str:
@@ -39,18 +39,20 @@ class Table:
         | ERM      |   46.1 |
         """
         marks = {"|": "\\|", BOLD[0]: "**", BOLD[1]: "**"}
-        return self.render("pipe", [[translate(cell, marks) for cell in row] for row in (self.columns, *self.marked())])
+        return self.render(
+            "pipe", [[translate(cell, marks) for cell in row] for row in (self.columns, *self.marked_rows())]
+        )
 
     def to_latex(self) -> str:
         """For booktabs, with the title as its caption and the notes below."""
-        body = translate(self.render("latex_booktabs", [self.columns, *self.marked()]), LATEX)
-        notes = [rf"\par\footnotesize {latex(note)}" for note in self.notes]
+        body = translate(self.render("latex_booktabs", [self.columns, *self.marked_rows()]), LATEX)
+        notes = [rf"\par\footnotesize {latex_text(note)}" for note in self.notes]
         return "\n".join(
-            [r"\begin{table}", r"\centering", rf"\caption{{{latex(self.title)}}}", body, *notes, r"\end{table}"]
+            [r"\begin{table}", r"\centering", rf"\caption{{{latex_text(self.title)}}}", body, *notes, r"\end{table}"]
         )
 
     def to_html(self) -> str:
-        body = translate(self.render("html", [self.columns, *self.marked()]), {BOLD[0]: "<b>", BOLD[1]: "</b>"})
+        body = translate(self.render("html", [self.columns, *self.marked_rows()]), {BOLD[0]: "<b>", BOLD[1]: "</b>"})
         caption = f"<caption>{html.escape(self.title)}</caption>"
         notes = [f"<p>{html.escape(note)}</p>" for note in self.notes]
         return "\n".join([body.replace("<table>", f"<table>\n{caption}", 1), *notes])
@@ -59,7 +61,7 @@ class Table:
         """Markdown with its title and notes."""
         return "\n".join([self.title, "", self.to_markdown(), *(f"\n{note}" for note in self.notes)])
 
-    def marked(self) -> list[list[str]]:
+    def marked_rows(self) -> list[list[str]]:
         return [
             [BOLD[0] + cell + BOLD[1] if (i, j) in self.best else cell for j, cell in enumerate(row)]
             for i, row in enumerate(self.rows)
@@ -74,10 +76,10 @@ def translate(text: str, marks: Mapping[str, str]) -> str:
     return text.translate({ord(mark): meaning for mark, meaning in marks.items()})
 
 
-def latex(text: str) -> str:
-    """Text with everything escaped that LaTeX would take for its own.
+def latex_text(text: str) -> str:
+    """Text with LaTeX's special characters escaped.
 
-    >>> latex("50 % ± f_w")
+    >>> latex_text("50 % ± f_w")
     '50 \\\\% $\\\\pm$ f\\\\_w'
     """
     own = {c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\^{}"}

@@ -1,1 +1,1 @@
-"""The page of a run: one HTML file with everything in it, made of records and stories."""
+"""The page of a run: one HTML file with everything in it, made from records and stories."""

@@ -1,19 +1,19 @@
-"""Charts as geometry: paths and ticks in a box that the template stretches to any width, with its text beside it."""
+"""Charts as geometry: paths and ticks in a box. The template stretches the box and puts the text beside it."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-WIDTH, HEIGHT = 1000.0, 300.0  # of the box that paths are drawn in
-FEW = 40  # points; so many are shown one by one
-PLACES = 120  # along the stream that can have a mark of their own
+WIDTH, HEIGHT = 1000.0, 300.0  # of the box
+MOST_DOTS = 40  # lines with fewer points also show a dot for each
+PLACES = 120  # along the width; marks in the same place are drawn as one
 
 
 @dataclass(frozen=True)
 class Line:
     name: str
     path: str
-    dots: str  # a path of points, where there are few
+    dots: str  # a path of dots; empty if there are many points
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Mark:
 @dataclass(frozen=True)
 class Chart:
     title: str
-    about: str  # for those who cannot see it
+    about: str  # describes the chart in words
     x_name: str
     lines: tuple[Line, ...]
     x_ticks: tuple[Tick, ...]
@@ -41,7 +41,7 @@ class Chart:
 
 
 def nice_ticks(low: float, high: float, most: int = 6, whole: bool = False) -> list[float]:
-    """Round numbers that span the values, at most so many but one; whole ones, if asked for.
+    """Round numbers that span the values, at most ``most`` + 1 of them; ``whole`` allows whole numbers only.
 
     >>> nice_ticks(41.3, 48.9), nice_ticks(0, 0.07), nice_ticks(1, 3, 7, whole=True)
     ([40.0, 42.0, 44.0, 46.0, 48.0, 50.0], [0.0, 0.02, 0.04, 0.06, 0.08], [1.0, 2.0, 3.0])
@@ -63,7 +63,7 @@ def line_chart(
     marks: Sequence[Mark] = (),
     start: float | None = None,
 ) -> Chart:
-    """Lines over a common box: name -> (x, y); the box begins at ``start``, or with the first point."""
+    """Draw lines into one box: ``series`` is name -> (x, y). The box begins at ``start``, by default the first x."""
     xs = [v for x, _ in series.values() for v in x]
     ys = [v for _, y in series.values() for v in y]
     left, right = min(xs) if start is None else start, max(xs)
@@ -79,7 +79,7 @@ def line_chart(
     for name, (x, y) in series.items():
         points = [place(*p) for p in zip(x, y)]
         lines.append(
-            Line(name, "M" + "L".join(points), "".join(f"M{p}h0" for p in points) if len(points) < FEW else "")
+            Line(name, "M" + "L".join(points), "".join(f"M{p}h0" for p in points) if len(points) < MOST_DOTS else "")
         )
     return Chart(
         title,
@@ -93,7 +93,7 @@ def line_chart(
 
 
 def place_marks(marks: Sequence[Mark], left: float, right: float) -> list[Mark]:
-    """Marks as shares of the width; those in one place become one, which tells of the first and counts the rest."""
+    """Marks at percentages of the width. Marks in one place become one: it shows the first and counts the others."""
     places: dict[int, list[Mark]] = {}
     for mark in marks:
         share = min(1.0, max(0.0, (mark.at - left) / (right - left)))

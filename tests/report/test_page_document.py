@@ -15,8 +15,8 @@ from itta.cli import main
 from itta.errors import InputError
 from itta.records import Record
 from itta.records.story import Picture, Story, Stream, write_story
-from itta.report.page.build import write_page
-from itta.report.page.sources import read_sources
+from itta.report.page.document import write_page
+from itta.report.page.page_inputs import read_inputs
 
 Make = Callable[..., list[Record]]
 EVIL = "<script>alert(1)</script>\"'&</style><img src=x onerror=alert(1)>"
@@ -168,7 +168,7 @@ def test_models_trained_for_tuning_have_no_place(tmp_path: Path, a_story: Callab
     (tmp_path / "tune" / "run").mkdir(parents=True)
     write_story(tmp_path / "tune" / "run", a_story())
     write_story(tmp_path, a_story())
-    assert [p for p, _ in read_sources([tmp_path]).stories] == [tmp_path / "story.json"]
+    assert [p for p, _ in read_inputs([tmp_path]).stories] == [tmp_path / "story.json"]
 
 
 def test_more_streams_than_a_page_holds(

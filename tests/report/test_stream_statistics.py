@@ -7,47 +7,51 @@ import pytest
 
 from itta.records.story import Event, Stream
 from itta.report.page.charts import Mark, line_chart, nice_ticks
-from itta.report.page.numbers import (
-    Confused,
-    OfClass,
-    Summary,
-    along,
+from itta.report.page.stream_statistics import (
+    ClassAccuracy,
+    ConfusedPair,
+    StreamSummary,
     block_means,
-    by_class,
-    confusion,
+    class_accuracies,
+    confusion_counts,
+    even_subset,
     most_confused,
-    summarise,
-    thinned,
+    running_shares,
+    stream_summary,
 )
-from itta.report.page.views import change, view_stream
+from itta.report.page.stream_view import point_difference, view_stream
 
 Make = Callable[..., Stream]
 
 
 def test_a_stream_in_numbers(a_stream: Make) -> None:
-    assert summarise(a_stream()) == Summary(8, 8, 4 / 8, 5 / 8, changed=4, helped=2, hurt=1)
+    assert stream_summary(a_stream()) == StreamSummary(8, 8, 4 / 8, 5 / 8, changed=4, helped=2, hurt=1)
 
 
 def test_images_without_a_label_do_not_count(a_stream: Make) -> None:
-    found = summarise(a_stream(labels=(0, -1, -1, 1, 1, 1, 2, 2)))
-    assert found == Summary(8, 6, 4 / 6, 3 / 6, changed=4, helped=0, hurt=1)
+    found = stream_summary(a_stream(labels=(0, -1, -1, 1, 1, 1, 2, 2)))
+    assert found == StreamSummary(8, 6, 4 / 6, 3 / 6, changed=4, helped=0, hurt=1)
 
 
 @pytest.mark.parametrize("labels", [None, (-1,) * 8])
 def test_without_labels_nothing_helps_or_hurts(a_stream: Make, labels: tuple[int, ...] | None) -> None:
     stream = a_stream(labels=labels)
-    assert summarise(stream) == Summary(8, 0, None, None, changed=4, helped=0, hurt=0)
-    assert by_class(stream) == []
-    assert along(stream).shares == {"changed": [0, 1, 1, 0, 1, 1, 0, 0]}  # a window of one image
+    assert stream_summary(stream) == StreamSummary(8, 0, None, None, changed=4, helped=0, hurt=0)
+    assert class_accuracies(stream) == []
+    assert running_shares(stream).shares == {"changed": [0, 1, 1, 0, 1, 1, 0, 0]}  # a window of one image
     view = view_stream(stream, "s")
     assert view.matrices == view.pairs == []
     assert view.headline == "8 images without labels; 4 answers changed"
 
 
 def test_by_class(a_stream: Make) -> None:
-    expected = [OfClass("cat", 3, 1 / 3, 1.0), OfClass("dog", 3, 2 / 3, 1 / 3), OfClass("elk", 2, 0.5, 0.5)]
-    assert by_class(a_stream()) == expected
-    assert [c.name for c in by_class(a_stream(classes=("cat", "dog", "elk", "fox")))] == ["cat", "dog", "elk"]
+    expected = [
+        ClassAccuracy("cat", 3, 1 / 3, 1.0),
+        ClassAccuracy("dog", 3, 2 / 3, 1 / 3),
+        ClassAccuracy("elk", 2, 0.5, 0.5),
+    ]
+    assert class_accuracies(a_stream()) == expected
+    assert [c.name for c in class_accuracies(a_stream(classes=("cat", "dog", "elk", "fox")))] == ["cat", "dog", "elk"]
 
 
 def test_confusion(a_stream: Make) -> None:
@@ -59,22 +63,25 @@ def test_confusion(a_stream: Make) -> None:
 
 def test_most_confused_pairs() -> None:
     y = np.array([0, 0, 0, 1, 2, 2])
-    before, after = confusion(y, np.array([1, 1, 0, 1, 0, 2]), 3), confusion(y, np.array([1, 0, 0, 2, 0, 0]), 3)
+    before, after = (
+        confusion_counts(y, np.array([1, 1, 0, 1, 0, 2]), 3),
+        confusion_counts(y, np.array([1, 0, 0, 2, 0, 0]), 3),
+    )
     pairs = most_confused(["a", "b", "c"], before, after, 3)
-    assert pairs == [Confused("a", "b", 2, 1), Confused("c", "a", 1, 2), Confused("b", "c", 0, 1)]
+    assert pairs == [ConfusedPair("a", "b", 2, 1), ConfusedPair("c", "a", 1, 2), ConfusedPair("b", "c", 0, 1)]
     assert most_confused(["a", "b", "c"], before, after, 1) == pairs[:1]
 
 
 def test_many_classes_give_pairs_and_no_matrix(a_stream: Make) -> None:
     view = view_stream(a_stream(classes=("cat", "dog", "elk", *map(str, range(18)))), "s")
     assert view.matrices == []
-    assert view.pairs[0] == Confused("cat", "dog", 2, 0)
+    assert view.pairs[0] == ConfusedPair("cat", "dog", 2, 0)
 
 
 def test_the_curve_is_the_mean_of_a_window(a_stream: Make) -> None:
     rng = np.random.default_rng(0)
     y, before, after = rng.integers(3, size=(3, 5000)).tolist()
-    curve = along(a_stream(labels=y, before=before, after=after))
+    curve = running_shares(a_stream(labels=y, before=before, after=after))
     assert curve.window == 200
     assert (len(curve.images), curve.images[0], curve.images[-1]) == (600, 200, 5000)
     for at, share in list(zip(curve.images, curve.shares["after"]))[::50]:
@@ -84,7 +91,7 @@ def test_the_curve_is_the_mean_of_a_window(a_stream: Make) -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 2, 599, 600, 601, 10_000])
 def test_thinning_keeps_the_ends(n: int) -> None:
-    kept = thinned(n).tolist()
+    kept = even_subset(n).tolist()
     assert len(kept) == min(n, 600)
     assert kept == sorted(set(kept))
     if n:
@@ -133,4 +140,10 @@ def test_marks_in_one_place_are_one(a_stream: Make) -> None:
 
 
 def test_a_difference_of_nothing_has_no_sign() -> None:
-    assert [change(0.5, v) for v in (0.5, 0.50004, 0.49996, 0.51, 0.49)] == ["0.0", "0.0", "0.0", "+1.0", "−1.0"]
+    assert [point_difference(0.5, v) for v in (0.5, 0.50004, 0.49996, 0.51, 0.49)] == [
+        "0.0",
+        "0.0",
+        "0.0",
+        "+1.0",
+        "−1.0",
+    ]

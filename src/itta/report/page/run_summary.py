@@ -1,15 +1,15 @@
-"""What a page tells of a whole run: its facts, its results, its cost."""
+"""The summary of a whole run on the page: its facts, its results, its cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from itta.metrics.accuracy import mean
 from itta.records import Record
-from itta.report.page.views import StreamView, change, is_guarded
+from itta.report.page.stream_view import StreamView, is_guarded, point_difference
 from itta.report.tables import Table, percent
 
-RECORDS = 300  # rows
-VALUES = 12  # of a list of facts
+MOST_ROWS = 300  # of a table
+MOST_VALUES = 12  # of a fact
 
 
 def stream_table(views: Sequence[StreamView]) -> Table:
@@ -19,7 +19,13 @@ def stream_table(views: Sequence[StreamView]) -> Table:
         s = v.summary
         score = ["-", "-", "-", "-", "-"]
         if s.before is not None and s.after is not None:
-            score = [percent(s.before), percent(s.after), change(s.before, s.after), f"{s.helped:,}", f"{s.hurt:,}"]
+            score = [
+                percent(s.before),
+                percent(s.after),
+                point_difference(s.before, s.after),
+                f"{s.helped:,}",
+                f"{s.hurt:,}",
+            ]
         counts = [
             f"{s.changed:,}",
             *score[3:],
@@ -38,14 +44,12 @@ def stream_table(views: Sequence[StreamView]) -> Table:
         else:
             columns.append(name)
             rows = [[*row, value] for row, value in zip(rows, values)]
-    meaning = (
-        "Changed, helped, hurt: images whose answer changed, became right, became wrong. Guard: its interventions."
-    )
+    meaning = "Changed, helped, hurt: answers that changed, became right, became wrong. Guard: its interventions."
     return Table("Each stream, before and after adaptation", columns, rows, notes=[" ".join([*same, meaning])])
 
 
 def record_table(records: Sequence[Record]) -> Table:
-    """The records one by one, as they were measured."""
+    """Every measured accuracy, one row for each record and domain."""
     rows = [
         [
             r.trial.algorithm,
@@ -58,13 +62,13 @@ def record_table(records: Sequence[Record]) -> Table:
         for r in records
         for domain, splits in r.accuracy.items()
     ]
-    notes = [f"And {len(rows) - RECORDS:,} more."] if len(rows) > RECORDS else []
+    notes = [f"And {len(rows) - MOST_ROWS:,} more."] if len(rows) > MOST_ROWS else []
     columns = ["algorithm", "adapter", "seed", "step", "domain", "in, %", "out, %", "all, %"]
-    return Table("Every accuracy in the records", columns, rows[:RECORDS], notes=notes)
+    return Table("Every accuracy in the records", columns, rows[:MOST_ROWS], notes=notes)
 
 
-def facts(records: Sequence[Record]) -> dict[str, str]:
-    """What the records are of."""
+def record_facts(records: Sequence[Record]) -> dict[str, str]:
+    """Data, domains, methods, networks and seeds of the records."""
     trials = list({r.trial.key: r.trial for r in records}.values())
     values = {
         "data": [t.dataset for t in trials],
@@ -78,28 +82,28 @@ def facts(records: Sequence[Record]) -> dict[str, str]:
         "draws of hyper-parameters": [str(t.hparams_seed) for t in trials if any(o.hparams_seed for o in trials)],
         "records": [f"{len(records):,}"],
     }
-    return {name: listed(v) for name, v in values.items() if v}
+    return {name: different_values(v) for name, v in values.items() if v}
 
 
-def listed(values: Sequence[str]) -> str:
-    """Different values, a few of them.
+def different_values(values: Sequence[str]) -> str:
+    """The different values as a list; a long list is cut.
 
-    >>> listed(["a", "b", "a"])
+    >>> different_values(["a", "b", "a"])
     'a; b'
     """
     different = list(dict.fromkeys(values))
-    more = f"; and {len(different) - VALUES} more" if len(different) > VALUES else ""
-    return "; ".join(different[:VALUES]) + more
+    more = f"; and {len(different) - MOST_VALUES} more" if len(different) > MOST_VALUES else ""
+    return "; ".join(different[:MOST_VALUES]) + more
 
 
 def cost_tables(views: Sequence[StreamView], records: Sequence[Record]) -> list[Table]:
-    """Seconds per image at test time, per step in training: as far as they were measured."""
+    """Time per image at test time and per step in training, as far as it was measured."""
     tables = []
     rows = [
-        [v.title, v.stream.adapter, *costs(v.stream.seconds["before"], v.stream.seconds["after"])]
+        [v.title, v.stream.adapter, *cost_cells(v.stream.seconds["before"], v.stream.seconds["after"])]
         for v in views
         if {"before", "after"} <= v.stream.seconds.keys()
-    ] or recorded_costs(records)
+    ] or recorded_cost_rows(records)
     if rows:
         columns = ["stream", "adapter", "before, ms per image", "after, ms per image", "ratio"]
         tables.append(Table("At test time", columns, rows))
@@ -113,24 +117,24 @@ def cost_tables(views: Sequence[StreamView], records: Sequence[Record]) -> list[
     return tables
 
 
-def recorded_costs(records: Sequence[Record]) -> list[list[str]]:
-    """Every adapter beside the model as trained, where both were timed on the same model and stream."""
+def recorded_cost_rows(records: Sequence[Record]) -> list[list[str]]:
+    """The cost of every adapter and of the model as trained, if both were timed on the same model and stream."""
     timed = [r for r in records if "seconds_per_image" in r.logs]
-    source = {on_what(r): r.logs["seconds_per_image"] for r in timed if r.adapter == "source"}
+    source = {model_and_stream(r): r.logs["seconds_per_image"] for r in timed if r.adapter == "source"}
     rows = []
     for r in timed:
-        before = source.get(on_what(r))
+        before = source.get(model_and_stream(r))
         if r.adapter != "source" and before is not None:
             name = f"{r.trial.algorithm}, seed {r.trial.trial_seed}, {' + '.join(r.accuracy)}"
-            rows.append([name, r.adapter, *costs(before, r.logs["seconds_per_image"])])
-    return rows[:RECORDS]
+            rows.append([name, r.adapter, *cost_cells(before, r.logs["seconds_per_image"])])
+    return rows[:MOST_ROWS]
 
 
-def on_what(r: Record) -> tuple[str, int, str]:
+def model_and_stream(r: Record) -> tuple[str, int, str]:
     return r.trial.key, r.step, repr(sorted(r.stream.items()))
 
 
-def costs(before: float, after: float) -> list[str]:
+def cost_cells(before: float, after: float) -> list[str]:
     return [f"{1000 * before:.2f}", f"{1000 * after:.2f}", f"{after / before:.2f}" if before > 0 else "-"]
 
 
@@ -141,19 +145,21 @@ class Tile:
 
 
 def tiles(views: Sequence[StreamView]) -> list[Tile]:
-    """The page in four numbers."""
-    known_ones = [(v.summary.before, v.summary.after) for v in views]
-    scores = [(b, a) for b, a in known_ones if b is not None and a is not None]
+    """The results of the page in at most four numbers."""
+    pairs = [(v.summary.before, v.summary.after) for v in views]
+    scores = [(b, a) for b, a in pairs if b is not None and a is not None]
     if not scores:
         changed = sum(v.summary.changed for v in views)
         return [Tile(f"{sum(v.summary.images for v in views):,}", "images"), Tile(f"{changed:,}", "answers changed")]
     helped, hurt = (sum(getattr(v.summary, k) for v in views) for k in ("helped", "hurt"))
-    if len({(v.stream.target, v.stream.adapter) for v in views}) > 1:  # no mean of unlike things
+    if (
+        len({(v.stream.target, v.stream.adapter) for v in views}) > 1
+    ):  # a mean over different targets or adapters says nothing
         worst, *_, best = sorted(scores, key=lambda s: s[1] - s[0])
         return [
             Tile(f"{len(views)}", "streams"),
-            Tile(change(*worst), "points of difference in the worst"),
-            Tile(change(*best), "points of difference in the best"),
+            Tile(point_difference(*worst), "points of difference in the worst"),
+            Tile(point_difference(*best), "points of difference in the best"),
             Tile(f"{helped:,} / {hurt:,}", "images helped / hurt, in all"),
         ]
     before, after = (mean(column) for column in zip(*scores))
@@ -161,6 +167,6 @@ def tiles(views: Sequence[StreamView]) -> list[Tile]:
     return [
         Tile(f"{percent(before)} %", f"accuracy before adaptation{over}"),
         Tile(f"{percent(after)} %", f"accuracy after adaptation{over}"),
-        Tile(change(before, after), "points of difference"),
+        Tile(point_difference(before, after), "points of difference"),
         Tile(f"{helped:,} / {hurt:,}", "images helped / hurt"),
     ]

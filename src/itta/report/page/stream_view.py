@@ -1,4 +1,4 @@
-"""A stream in tables, texts and a chart, as values for the template."""
+"""The view of a stream on the page: its tables, texts and chart, as values for the template."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,27 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from itta.records.collection import shown
 from itta.records.story import Event, Picture, Stream
+from itta.records.values import as_written
 from itta.report.page.charts import Chart, Mark, line_chart
-from itta.report.page.numbers import (
-    Confused,
-    Curve,
-    OfClass,
-    Summary,
-    along,
-    by_class,
-    confusion,
-    known,
+from itta.report.page.stream_statistics import (
+    ClassAccuracy,
+    ConfusedPair,
+    RunningShares,
+    StreamSummary,
+    class_accuracies,
+    confusion_counts,
+    labelled_answers,
     most_confused,
-    summarise,
+    running_shares,
+    stream_summary,
 )
 from itta.report.tables import Table, percent
 
-EVENTS = 50  # rows
-PAIRS = 30
-MATRIX = 20  # classes that a confusion matrix can be read with
-ITEMS = 40  # of a list in a story
+MOST_EVENTS = 50  # rows of the table
+MOST_PAIRS = 30
+MOST_CLASSES = 20  # of a confusion matrix that can be read
+MOST_ITEMS = 40  # of a list
 
 
 @dataclass(frozen=True)
@@ -44,24 +44,24 @@ class StreamView:
     id: str
     stream: Stream
     title: str
-    summary: Summary
+    summary: StreamSummary
     headline: str
-    curve: Curve
+    curve: RunningShares
     chart: Chart
     events: Table | None
     guard: str
-    classes: list[OfClass]
+    classes: list[ClassAccuracy]
     class_table: Table | None
     matrices: list[Matrix]
-    pairs: list[Confused]
+    pairs: list[ConfusedPair]
     pair_table: Table | None
     pictures: dict[str, list[Picture]]
     settings: Table | None
 
 
 def view_stream(stream: Stream, id: str) -> StreamView:
-    summary, curve, classes = summarise(stream), along(stream), by_class(stream)
-    matrices, pairs = confusions(stream)
+    summary, curve, classes = stream_summary(stream), running_shares(stream), class_accuracies(stream)
+    matrices, pairs = confusion_views(stream)
     return StreamView(
         id,
         stream,
@@ -77,36 +77,37 @@ def view_stream(stream: Stream, id: str) -> StreamView:
         matrices,
         pairs,
         pair_table(pairs) if pairs else None,
-        sort_pictures(stream.pictures),
+        pictures_by_kind(stream.pictures),
         settings_table(stream.settings) if stream.settings else None,
     )
 
 
-def change(before: float, after: float) -> str:
-    """A difference in points, without a sign on nothing.
+def point_difference(before: float, after: float) -> str:
+    """A difference in percentage points; zero has no sign.
 
-    >>> change(0.5, 0.512), change(0.5, 0.45), change(0.5, 0.4999)
+    >>> point_difference(0.5, 0.512), point_difference(0.5, 0.45), point_difference(0.5, 0.4999)
     ('+1.2', '−5.0', '0.0')
     """
     text = f"{100 * (after - before):+.1f}"
     return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
 
 
-def headline(s: Summary) -> str:
+def headline(s: StreamSummary) -> str:
     if s.before is None or s.after is None:
         return f"{s.images:,} images without labels; {s.changed:,} answers changed"
-    return f"{percent(s.before)} → {percent(s.after)} % ({change(s.before, s.after)} points) on {s.labelled:,} images"
+    points = point_difference(s.before, s.after)
+    return f"{percent(s.before)} → {percent(s.after)} % ({points} points) on {s.labelled:,} images"
 
 
-def stream_chart(stream: Stream, curve: Curve) -> Chart:
+def stream_chart(stream: Stream, curve: RunningShares) -> Chart:
     names = {"before": "before adaptation", "after": stream.adapter, "changed": "answers changed"}
     series = {names[k]: (curve.images, [100 * v for v in values]) for k, values in curve.shares.items()}
-    what = "Answers changed" if "changed" in curve.shares else "Accuracy"
-    marks = [Mark(e.image, e.action, f"after {e.image:,} images: {told(e)}") for e in stream.events]
-    return line_chart(f"{what}, last {curve.window:,} images, %", "images seen", series, marks, start=0)
+    quantity = "Answers changed" if "changed" in curve.shares else "Accuracy"
+    marks = [Mark(e.image, e.action, f"after {e.image:,} images: {event_text(e)}") for e in stream.events]
+    return line_chart(f"{quantity}, last {curve.window:,} images, %", "images seen", series, marks, start=0)
 
 
-def told(e: Event) -> str:
+def event_text(e: Event) -> str:
     value = "not finite" if e.value is None else f"{e.value:.3g}, limit {e.limit:.3g}"
     return f"{e.watch} ({value}), {e.action}"
 
@@ -114,10 +115,10 @@ def told(e: Event) -> str:
 def event_table(events: Sequence[Event]) -> Table:
     rows = [
         [f"{e.image:,}", e.watch, "not finite" if e.value is None else f"{e.value:.3g}", f"{e.limit:.3g}", e.action]
-        for e in events[:EVENTS]
+        for e in events[:MOST_EVENTS]
     ]
-    notes = [f"And {len(events) - EVENTS:,} more."] if len(events) > EVENTS else []
-    return Table("What the guard did", ["images seen", "watch", "value", "limit", "action"], rows, notes=notes)
+    notes = [f"And {len(events) - MOST_EVENTS:,} more."] if len(events) > MOST_EVENTS else []
+    return Table("Interventions of the guard", ["images seen", "watch", "value", "limit", "action"], rows, notes=notes)
 
 
 def guard_text(stream: Stream) -> str:
@@ -126,7 +127,7 @@ def guard_text(stream: Stream) -> str:
         times = ", ".join(f"{n} × {action}" for action, n in counts.items())
         return f"The guard intervened {len(stream.events):,} times: {times}."
     if is_guarded(stream):
-        return "A guard watched, and had no reason to intervene."
+        return "A guard watched this stream and did not intervene."
     return "No guard watched this stream."
 
 
@@ -134,19 +135,22 @@ def is_guarded(stream: Stream) -> bool:
     return bool(stream.events) or stream.adapter.startswith("guarded") or "guard" in stream.settings
 
 
-def class_table(classes: Sequence[OfClass]) -> Table:
-    rows = [[c.name, f"{c.images:,}", percent(c.before), percent(c.after), change(c.before, c.after)] for c in classes]
+def class_table(classes: Sequence[ClassAccuracy]) -> Table:
+    rows = [
+        [c.name, f"{c.images:,}", percent(c.before), percent(c.after), point_difference(c.before, c.after)]
+        for c in classes
+    ]
     return Table("Accuracy by class", ["class", "images", "before, %", "after, %", "difference"], rows)
 
 
-def confusions(stream: Stream) -> tuple[list[Matrix], list[Confused]]:
-    """Two matrices where there are few classes, else the worst pairs."""
-    y, before, after = known(stream)
+def confusion_views(stream: Stream) -> tuple[list[Matrix], list[ConfusedPair]]:
+    """Two matrices if there are few classes, else the most confused pairs."""
+    y, before, after = labelled_answers(stream)
     if not len(y):
         return [], []
-    was, now = (confusion(y, answers, len(stream.classes)) for answers in (before, after))
-    if len(stream.classes) > MATRIX:
-        return [], most_confused(stream.classes, was, now, PAIRS)
+    was, now = (confusion_counts(y, answers, len(stream.classes)) for answers in (before, after))
+    if len(stream.classes) > MOST_CLASSES:
+        return [], most_confused(stream.classes, was, now, MOST_PAIRS)
     return [matrix("Before adaptation", was), matrix("After adaptation", now)], []
 
 
@@ -155,13 +159,13 @@ def matrix(title: str, counts: np.ndarray) -> Matrix:
     return Matrix(title, counts.tolist(), shares.round(3).tolist())
 
 
-def pair_table(pairs: Sequence[Confused]) -> Table:
+def pair_table(pairs: Sequence[ConfusedPair]) -> Table:
     rows = [[p.label, p.said, f"{p.before:,}", f"{p.after:,}", f"{p.after - p.before:+,}"] for p in pairs]
     return Table(f"The {len(pairs)} most confused pairs", ["class", "taken for", "before", "after", "difference"], rows)
 
 
-def sort_pictures(pictures: Sequence[Picture]) -> dict[str, list[Picture]]:
-    """Helped and hurt, and those whose change was neither."""
+def pictures_by_kind(pictures: Sequence[Picture]) -> dict[str, list[Picture]]:
+    """Pictures that adaptation helped, those that it hurt, and the others."""
     kinds: dict[str, list[Picture]] = {"Helped": [], "Hurt": [], "Other": []}
     for p in pictures:
         kinds["Helped" if p.after == p.label else "Hurt" if p.before == p.label else "Other"].append(p)
@@ -169,20 +173,20 @@ def sort_pictures(pictures: Sequence[Picture]) -> dict[str, list[Picture]]:
 
 
 def settings_table(settings: Mapping[str, Any]) -> Table:
-    return Table("Settings of the adapter", ["setting", "value"], [[k, plain(v)] for k, v in settings.items()])
+    return Table("Settings of the adapter", ["setting", "value"], [[k, in_words(v)] for k, v in settings.items()])
 
 
-def plain(value: Any) -> str:
-    """Any value of a JSON file, in words.
+def in_words(value: Any) -> str:
+    """Any value of a JSON file, as text for a reader.
 
-    >>> plain({"a": 1, "b": [0.5, None]}), plain([]), plain(12000)
+    >>> in_words({"a": 1, "b": [0.5, None]}), in_words([]), in_words(12000)
     ('a: 1; b: 0.5, none', 'none', '12,000')
     """
     if isinstance(value, Mapping):
-        return "; ".join(f"{k}: {plain(v)}" for k, v in value.items()) or "none"
+        return "; ".join(f"{k}: {in_words(v)}" for k, v in value.items()) or "none"
     if isinstance(value, (list, tuple)):
-        more = [f"and {len(value) - ITEMS:,} more"] if len(value) > ITEMS else []
-        return ", ".join([*map(plain, value[:ITEMS]), *more]) or "none"
+        more = [f"and {len(value) - MOST_ITEMS:,} more"] if len(value) > MOST_ITEMS else []
+        return ", ".join([*map(in_words, value[:MOST_ITEMS]), *more]) or "none"
     if value is None or value == "":
         return "none"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else shown(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else as_written(value)

@@ -1,0 +1,42 @@
+"""The look of our figures: colours, hatches, markers, and how a figure is saved.
+
+Series differ by more than colour: hatches, markers and labels survive a grey printer.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")  # Okabe and Ito's
+HATCHES = ("", "///", "...", "\\\\\\", "xxx", "+++", "ooo", "---")
+MARKERS = "osD^vPX*"
+COLOURS = {"plain": "#8a8a8a", "adapted": "#d1495b", "other": "#30638e", "third": "#edae49"}
+
+
+@cache
+def pyplot() -> Any:
+    """Matplotlib, imported on first use: most commands draw nothing, and the import is slow."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # draws into files: needs no screen
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def save_figure(figure: Any, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150, bbox_inches="tight", facecolor="white")
+    pyplot().close(figure)
+    return path
+
+
+def hide_spines(ax: Any) -> None:
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+
+
+def series_style(i: int) -> tuple[str, str, str]:
+    """Colour, hatch and marker of the i-th series; the first 64 all differ in colour or hatch."""
+    n = len(PALETTE)
+    return PALETTE[i % n], HATCHES[(i + i // n) % n], MARKERS[(i + i // n) % n]

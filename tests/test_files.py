@@ -1,0 +1,153 @@
+"""Files under several writers, crashes, kill -9, and file systems without locks."""
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from itta import files
+from itta.errors import InputError
+from itta.files import Busy, CannotLock, append_text, complete, hold_lock, lock_for_writing, replace_text
+
+
+def start(code: str, *args: object) -> subprocess.Popen:
+    head = "import sys, time; from pathlib import Path; from itta.files import *; path = Path(sys.argv[1])\n"
+    return subprocess.Popen([sys.executable, "-c", head + code, *map(str, args)], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def no_room(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    def fill_the_disk() -> None:
+        real = os.write
+        monkeypatch.setattr(files.os, "write", lambda file, data: real(file, data[: len(data) // 2]))
+
+    return fill_the_disk
+
+
+def test_the_old_file_stays_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file.json"
+    replace_text(path, "old")
+
+    def crash(number: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(files.os, "fsync", crash)
+    with pytest.raises(OSError, match="disk full"):
+        replace_text(path, "new, and longer")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file.json"]
+
+
+def test_a_file_appears_when_its_block_ends_well(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    with complete(path) as temporary:
+        temporary.write_bytes(b"half")
+        assert not path.exists()
+        temporary.write_bytes(b"whole")
+    assert path.read_bytes() == b"whole"
+    with pytest.raises(ZeroDivisionError), complete(path) as temporary:
+        temporary.write_bytes(b"half" * (1 // (temporary.write_bytes(b"h") - 1)))
+    assert path.read_bytes() == b"whole"
+    assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_places_that_no_file_can_be_written_to(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no directory .*nowhere"):
+        replace_text(tmp_path / "nowhere" / "a.txt", "")
+    with pytest.raises(InputError, match="is a directory: name a file"):
+        replace_text(tmp_path, "")
+
+
+@pytest.mark.parametrize("torn", ["", "one\ntwo\nthr", "thr"])
+def test_a_line_that_a_crash_cut_off_is_deleted(tmp_path: Path, torn: str) -> None:
+    path = tmp_path / "log"
+    path.write_text(torn)
+    append_text(path, "next\n")
+    assert path.read_text() == torn[: torn.rfind("\n") + 1] + "next\n"
+
+
+def test_a_line_that_finds_no_room_leaves_nothing_behind(tmp_path: Path, no_room: Callable[[], None]) -> None:
+    path = tmp_path / "log"
+    append_text(path, "one\n")
+    no_room()
+    with pytest.raises(OSError, match="no room"):
+        append_text(path, "two\n")
+    assert path.read_text() == "one\n"
+
+
+def test_writers_do_not_mix_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("torn")  # every writer would delete it
+    code = "for step in range(40): append_text(path, sys.argv[2] * 5000 + f' {step}\\n')"
+    writers = [start(code, path, letter) for letter in "abcd"]
+    assert [w.wait() for w in writers] == [0] * 4
+    lines = path.read_text().splitlines()
+    for letter in "abcd":
+        assert [line for line in lines if line[0] == letter] == [f"{letter * 5000} {step}" for step in range(40)]
+    assert len(lines) == 160
+
+
+def test_a_writer_waits_and_finds_the_new_file(tmp_path: Path) -> None:
+    """A file replaced under a waiting writer is not written to: its line would be lost."""
+    path = tmp_path / "log"
+    append_text(path, "one\ntwo\n")
+    with lock_for_writing(path):
+        waiting = threading.Thread(target=append_text, args=(path, "three\n"))
+        waiting.start()
+        time.sleep(0.2)
+        assert path.read_text() == "one\ntwo\n"
+        replace_text(path, "one\n")
+    waiting.join(10)
+    assert path.read_text() == "one\nthree\n"
+
+
+def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    holder = start("with hold_lock(path): print('held', flush=True); time.sleep(60)", path)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(Busy, match=r"another process holds .*/\.lock: wait"), hold_lock(path):
+        pass
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    with hold_lock(path):
+        pass
+
+
+def test_patience_outlasts_the_holder(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    holder = start("with hold_lock(path): print('held', flush=True); time.sleep(0.5)", path)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    with pytest.raises(Busy), hold_lock(path, patience=0.05):
+        pass
+    with hold_lock(path, patience=20):
+        assert holder.wait(5) == 0
+
+
+def test_the_lock_is_released_after_an_error(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(KeyError), hold_lock(tmp_path / ".lock"):
+            raise KeyError
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL])
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def flock(file: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    for patience in (0, 60):
+        message = rf"file system of .*/\.lock has no file locks \({os.strerror(number)}\)"
+        with pytest.raises(CannotLock, match=message), hold_lock(tmp_path / ".lock", patience):
+            pass
+    with pytest.raises(CannotLock):
+        append_text(tmp_path / "log", "line\n")
