@@ -10,7 +10,7 @@ from itta.algorithms.base import Needs
 from itta.data.emoji import STYLES
 from itta.data.published import PUBLISHED
 from itta.hparams import Draw, fields
-from itta.nn import BACKBONES
+from itta.nn import BACKBONES, OTHER_BACKBONES
 
 
 def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
@@ -35,8 +35,8 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
             for name, a in ADAPTERS.items()
         },
         "backbones": {
-            **{name: {"about": about(make)} for name, make in BACKBONES.items()},
-            "timm:MODEL": {"about": "any model of timm (needs the extra itta[timm])"},
+            **{name: {"about": entry.about} for name, entry in BACKBONES.items()},
+            **{form: {"about": about} for form, about in OTHER_BACKBONES.items()},
         },
         "datasets": {
             "emoji": {"about": f"EmojiStyles, embedded: 12 classes drawn in the styles {', '.join(STYLES)}"},
@@ -115,11 +115,3 @@ def hparams(cls: type[Any]) -> dict[str, dict[str, Any]]:
 
 def text(search: Draw | None) -> str | None:
     return search.text if search else None
-
-
-def about(make: Any) -> str:
-    """The first sentence of the module that defines a backbone."""
-    import sys
-
-    text = sys.modules[make.__module__].__doc__ or ""
-    return " ".join(text.split("\n\n")[0].split())

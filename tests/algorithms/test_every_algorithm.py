@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -246,11 +247,10 @@ def test_is_described(name: str, build: Build) -> None:
 def test_finding() -> None:
     assert find_algorithm("erm") is ALGORITHMS["erm"]
     assert find_algorithm("itta.algorithms.erm:ERM") is ALGORITHMS["erm"]
-    with pytest.raises(InputError, match=r"unknown algorithm 'irmm'.*Choices: .*erm"):
+    assert find_algorithm("erm", file=Path("model.json")) is ALGORITHMS["erm"]
+    with pytest.raises(InputError, match=r"unknown algorithm 'irmm'.*Choices: .*erm.*package\.module:Class"):
         find_algorithm("irmm")
-    with pytest.raises(InputError, match=r"package\.module:Class"):
-        find_algorithm("no.such.module:Thing")
-    with pytest.raises(InputError, match=r"package\.module:Class"):
-        find_algorithm("itta.algorithms.erm:Nothing")
-    with pytest.raises(InputError, match="not a subclass"):
+    with pytest.raises(InputError, match=r"not a subclass of itta\.algorithms\.base\.Algorithm"):
         find_algorithm("itta.records:Record")
+    with pytest.raises(InputError, match=r"model\.json names the algorithm.*--algorithm package\.module:Class"):
+        find_algorithm("itta.algorithms.erm:ERM", file=Path("model.json"))
