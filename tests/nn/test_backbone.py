@@ -169,6 +169,6 @@ def test_every_row_says_what_it_is_and_where_its_weights_come_from() -> None:
 
 
 def test_bytes_are_refused_with_the_cure() -> None:
-    """Divided by a deviation below one, in bytes, they would be no numbers at all."""
+    """In integers, the deviation would be rounded to 0 and the result would be infinite."""
     with pytest.raises(InputError, match=r"torch.uint8: divide bytes by 255"):
         built("resnet18")(torch.zeros(1, 3, 16, 16, dtype=torch.uint8))

@@ -1,4 +1,4 @@
-"""Running moments are those of all images at once, the older ones counting less."""
+"""Running moments equal the moments of all images at once, with less weight on older images."""
 
 import pytest
 import torch

@@ -20,7 +20,7 @@ from itta.nn.resnet import resnet18
 
 @pytest.fixture(scope="module")
 def state() -> dict[str, Tensor]:
-    """As torchvision publishes it: with its classifier, without the counters of old versions."""
+    """A state dict like torchvision's: it has a classifier, and no counters."""
     torch.manual_seed(1)
     named = {k: torch.rand_like(v) for k, v in resnet18().state_dict().items() if v.is_floating_point()}
     return named | {"fc.weight": torch.rand(1000, 512), "fc.bias": torch.rand(1000)}
@@ -140,7 +140,7 @@ def test_without_a_network(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def published(tmp_path: Path) -> Iterator[tuple[Path, str, list[str]]]:
-    """A folder behind a real HTTP server: (folder, address, what was asked for)."""
+    """A folder behind a real HTTP server: (folder, address, paths of the requests)."""
     folder, asked = tmp_path / "published", []
     folder.mkdir()
 
