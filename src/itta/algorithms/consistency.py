@@ -24,15 +24,17 @@ from itta.nn.views import ViewDraw, draw_noise, two_views
 class Hparams(base.Hparams):
     alpha: float = hp(1.0, "weight of the consistency loss, Eq. 2")
     view: Literal["mixstyle", "noise"] = hp(
-        "mixstyle", "how the second view is made: MixStyle, or noise on the features"
+        "mixstyle", "how the second view is made: by MixStyle, or by noise on the features"
     )
-    mix_alpha: float = hp(0.1, "α of Beta(α, α), from which the share of one's own style is drawn")
+    mix_alpha: float = hp(0.1, "α of Beta(α, α), which draws the share of an image's own style")
     sfa_sigma: float = hp(0.5, "deviation of the feature noise, for view=noise", power(10, -1.5, 0))
 
 
 class Consistency(Algorithm):
-    """min CE(f_φ(z), y) + CE(f_φ(z'), y) + α·mean((z − z')²), where z' is z with its style mixed after one of the
-    first two blocks (one coin per step)."""
+    """min CE(f_φ(z), y) + CE(f_φ(z'), y) + α·mean((z − z')²), where z' is z with mixed styles.
+
+    Styles are mixed after one of the first two blocks, drawn at each step.
+    """
 
     name = "consistency"
     paper = "Chen et al., Improved Test-Time Adaptation for Domain Generalization, CVPR 2023 (without f_w)"
@@ -49,12 +51,12 @@ class Consistency(Algorithm):
 
 
 def mixing_points(algorithm: Algorithm) -> tuple[str, ...]:
-    """The blocks after which ITTA mixes styles: the first two."""
+    """Return the blocks after which ITTA mixes styles: the first two."""
     return algorithm.backbone.block_names[:2]
 
 
 def draw_view(algorithm: Algorithm, n: int) -> ViewDraw:
-    """Draw the second view of n images as the algorithm's hyper-parameters say."""
+    """Draw the second view of n images with the algorithm's hyper-parameters."""
     hp = algorithm.hp
     if hp.view == "noise":
         return draw_noise(n, algorithm.backbone.dim, hp.sfa_sigma)
@@ -64,7 +66,7 @@ def draw_view(algorithm: Algorithm, n: int) -> ViewDraw:
 def draw_target_view(model: Algorithm, n: int, bank_below: int, generator: torch.Generator) -> ViewDraw:
     """Draw the second view as in training, for a model of any method.
 
-    A batch smaller than ``bank_below``, too small to mix with itself, takes styles from the model's bank.
+    A batch of fewer than ``bank_below`` images is too small to mix with itself. It takes styles from the model's bank.
     """
     alpha = getattr(model.hp, "mix_alpha", 0.1)
     if getattr(model.hp, "view", "mixstyle") == "noise":
@@ -73,7 +75,7 @@ def draw_target_view(model: Algorithm, n: int, bank_below: int, generator: torch
         return model.style_bank.draw(n, alpha, generator)
     if n == 1 and bank_below > 0:
         raise InputError(
-            "a batch of one image has nobody to mix styles with, and this model carries no style bank: "
-            "send at least two images at a time, or train it again with this version."
+            "expected at least 2 images, because this model has no style bank to mix one image with, got 1: "
+            "send larger batches, or train the model again with this version."
         )
     return draw_mix(n, mixing_points(model), alpha, generator)
