@@ -143,7 +143,7 @@ def count_images(cls: type[Algorithm]) -> Counter[str]:
 def count_parameters(cls: type[Algorithm]) -> int:
     """Count the parameters of a method around a ResNet-18, without allocating them."""
     with torch.device("meta"):
-        algorithm = cls(Task(CLASSES, DOMAINS, 224, BACKBONES["resnet18"]), default(cls.Hparams))
+        algorithm = cls(Task(CLASSES, DOMAINS, 224, BACKBONES["resnet18"].build), default(cls.Hparams))
     return sum(p.numel() for p in algorithm.parameters())
 
 

@@ -9,7 +9,7 @@ from itta.algorithms import ALGORITHMS, base
 from itta.algorithms.base import Needs
 from itta.data import DATASETS
 from itta.hparams import Draw, fields
-from itta.nn import BACKBONES
+from itta.nn import BACKBONES, OTHER_BACKBONES
 
 
 def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
@@ -34,8 +34,8 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
             for name, a in ADAPTERS.items()
         },
         "backbones": {
-            **{name: {"about": about(make)} for name, make in BACKBONES.items()},
-            "timm:MODEL": {"about": "any model of timm (needs the extra itta[timm])"},
+            **{name: {"about": entry.about} for name, entry in BACKBONES.items()},
+            **{form: {"about": about} for form, about in OTHER_BACKBONES.items()},
         },
         "datasets": {
             **{name: {"about": entry.about} for name, entry in DATASETS.items()},
@@ -113,11 +113,3 @@ def hparams(cls: type[Any]) -> dict[str, dict[str, Any]]:
 
 def text(search: Draw | None) -> str | None:
     return search.text if search else None
-
-
-def about(make: Any) -> str:
-    """The first sentence of the module that defines a backbone."""
-    import sys
-
-    text = sys.modules[make.__module__].__doc__ or ""
-    return " ".join(text.split("\n\n")[0].split())

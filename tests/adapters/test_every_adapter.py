@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -239,6 +240,12 @@ def test_source_is_the_model(trained: Trained, stream: list[Tensor]) -> None:
 def test_finding(trained: Trained) -> None:
     with pytest.raises(InputError, match=r"unknown adapter 'itt'.*Did you mean 'itta'"):
         find_adapter("itt")
+    assert find_adapter("itta.adapters.tent:Tent") is ADAPTERS["tent"]
+    with pytest.raises(InputError, match=r"not a subclass of itta\.adapters\.base\.Adapter"):
+        find_adapter("itta.algorithms.erm:ERM")
+    with pytest.raises(InputError, match=r"records\.jsonl names the adapter.*--adapter package\.module:Class"):
+        find_adapter("itta.adapters.tent:Tent", file=Path("records.jsonl"))
+    assert isinstance(adapt(trained(steps=0), "itta.adapters.source:Source"), ADAPTERS["source"])
     with pytest.raises(InputError, match=r"unknown hyper-parameter 'rate'.*Choices: .*lr"):
         adapt(trained(steps=0), "itta", rate=1)
     assert isinstance(adapt(trained(steps=0), ADAPTERS["itta"], steps=2), ADAPTERS["itta"])

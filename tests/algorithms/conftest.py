@@ -1,4 +1,4 @@
-"""What the oracle tests share: three updates of a method, beside the same three computed naively in float64."""
+"""Shared by the oracle tests: three updates of a method, and the same three updates computed naively in float64."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ CUTTING = (
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """The mean over images, term by term."""
+    """Return the mean over images, term by term."""
     return torch.stack([row.exp().sum().log() - row[label] for row, label in zip(logits, y)]).mean()
 
 
@@ -32,7 +32,7 @@ def cross_entropy_fixture() -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def random_batches(step: int, sizes: Sequence[int], n_classes: int) -> list[Batch]:
-    """Double-precision images of as many domains as there are sizes, each with a tint of its own."""
+    """Make double-precision images, one domain per size. Each domain has its own tint."""
     g = torch.Generator().manual_seed(1000 + step)
     tints = [torch.rand(3, 1, 1, generator=g, dtype=torch.double) for _ in sizes]
     return [
@@ -42,7 +42,7 @@ def random_batches(step: int, sizes: Sequence[int], n_classes: int) -> list[Batc
 
 
 def cut(batch: Batch) -> list[Batch]:
-    """Three pseudo-domains, the first ones longer by an image if need be."""
+    """Cut a batch into three pseudo-domains of equal size; the first ones may have one image more."""
     (x, y), order, start, parts = batch, torch.randperm(len(batch[0])), 0, []
     for k in range(3):
         chosen = order[start : start + len(x) // 3 + (k < len(x) % 3)].tolist()
@@ -55,9 +55,9 @@ def cut(batch: Batch) -> list[Batch]:
 def assert_matches_naive(build: Callable[..., Algorithm]) -> Callable[..., SimpleNamespace]:
     """(name, naive, predict, sizes, steps, settings): run a method and its naive form side by side and compare.
 
-    ``naive(model, batches, state)`` makes one update of its own copy of the model and returns the logs it expects;
-    ``state`` is an empty namespace that lives from step to step. Both see the same random numbers. Where the method
-    cuts a lone domain into pseudo-domains (``CUTTING``), ``naive`` is given these.
+    ``naive(model, batches, state)`` updates its own copy of the model once and returns the logs it expects. ``state``
+    is an empty namespace that is kept between steps. Both see the same random numbers. If the method splits a single
+    domain into pseudo-domains (``CUTTING``), ``naive`` gets the pseudo-domains.
     """
 
     def run(

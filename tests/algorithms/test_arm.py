@@ -16,7 +16,7 @@ from itta.nn.small_cnn import SmallCNN
 
 
 def batch_norm(z: Tensor, norm: nn.BatchNorm2d) -> Tensor:
-    """By the batch's statistics in training, with the stored ones following; by the stored ones after it."""
+    """Normalise: in training by the batch's statistics, which also update the stored ones; else by the stored ones."""
     mean, var = norm.running_mean, norm.running_var
     if norm.training:
         n = z[:, 0].numel()
@@ -31,7 +31,7 @@ def batch_norm(z: Tensor, norm: nn.BatchNorm2d) -> Tensor:
 
 
 def context_maps(network: nn.Module, x: Tensor) -> Tensor:
-    """One channel for each image, at full resolution."""
+    """Return one channel for each image, at full resolution."""
     convs = [m for m in network if isinstance(m, nn.Conv2d)]
     norms = [m for m in network if isinstance(m, nn.BatchNorm2d)]
     for conv, norm in zip(convs[:-1], norms, strict=True):
@@ -40,7 +40,7 @@ def context_maps(network: nn.Module, x: Tensor) -> Tensor:
 
 
 def predict(model: Algorithm, x: Tensor) -> Tensor:
-    """Logits of the images, those of one group after another."""
+    """Return the logits of the images, group by group."""
     b = model.hp.batch_size
     b = b if len(x) % b == 0 else len(x)
     maps, logits = context_maps(model.context, x), []
@@ -103,7 +103,7 @@ def test_size_of_the_context_network() -> None:
 
 @pytest.fixture
 def arm(build: Callable[..., Algorithm]) -> Algorithm:
-    """Predicts in groups of two; its contexts differ much from image to image."""
+    """A model that predicts in groups of two, with contexts that differ much between images."""
     task = Task(("a", "b", "c"), ("one",), 16, lambda: SmallCNN(width=8))
     algorithm = build("arm", task, batch_size=2).double().eval()
     with torch.no_grad():

@@ -20,7 +20,10 @@ FLAGS = {"is_flipped": True, "is_normalized": False, "is_project": False, "refer
 def share(
     i: int, similar: Tensor, y: list[int], domain: list[int], conditional: bool, flags: dict[str, Any]
 ) -> Tensor | None:
-    """The chosen images' part of image i's sum of e^s_ij; none if either is empty, or no other has i's label."""
+    """Return the share of the chosen images in image i's sum of e^s_ij.
+
+    Return None if one of the sums is empty, or if no other image has i's label.
+    """
     partners = [j for j in range(len(y)) if j != i and y[j] == y[i]]
     others = partners if conditional else [j for j in range(len(y)) if j != i]
     chosen = [j for j in others if (domain[j] != domain[i]) == flags["is_flipped"]]
@@ -47,7 +50,7 @@ def bottleneck(u: Tensor, y: list[int], domain: list[int], conditional: bool, fl
 def check(
     assert_matches_naive: Callable[..., Any], naive_adam: Any, cross_entropy: Any
 ) -> Callable[..., SimpleNamespace]:
-    """(name, sizes, flags): three updates of CAD or CondCAD and of their formula."""
+    """(name, sizes, flags): compare three updates of CAD or CondCAD with their formula."""
 
     def run(name: str, sizes: tuple[int, ...], **given: Any) -> SimpleNamespace:
         flags = FLAGS | given
@@ -78,7 +81,7 @@ def check(
 @pytest.mark.parametrize(("flipped", "reference"), [(True, False), (True, True), (False, False), (False, True)])
 @pytest.mark.parametrize("sizes", [(6, 5, 4), (2, 1, 1)])
 def test_three_updates(name: str, flipped: bool, reference: bool, sizes: tuple[int, ...], check: Any) -> None:
-    """The smaller batches hold images without a partner."""
+    """The smaller batches contain images without a partner."""
     done = check(name, sizes, is_flipped=flipped, reference=reference)
     assert any(done.state.bottlenecks)
 
@@ -132,7 +135,7 @@ def test_degenerate_batches(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_large_similarities(name: str, build: Callable[..., Algorithm]) -> None:
-    """The exponentials would overflow; their logarithm tends to the greatest similarity."""
+    """The exponentials would overflow. The logarithm of their sum is near the largest similarity."""
     algorithm = build(name, temperature=0.05)
     g = torch.Generator().manual_seed(0)
     z = torch.randn(8, 5, generator=g, dtype=torch.double)
@@ -153,7 +156,7 @@ def test_large_similarities(name: str, build: Callable[..., Algorithm]) -> None:
 def test_longer_features_weigh_no_more(
     name: str, build: Callable[..., Algorithm], toy_batches: Callable[..., list[Batch]]
 ) -> None:
-    """Features a thousand times as long leave the bottleneck as it is; in DomainBed's form they multiply it."""
+    """Features a thousand times as long do not change the bottleneck; in DomainBed's form they multiply it."""
 
     def bottleneck(factor: float, reference: bool) -> float:
         algorithm = build(name, reference=reference)

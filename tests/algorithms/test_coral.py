@@ -14,7 +14,7 @@ from itta.errors import InputError
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:
-    """Between the means and between the covariances of two domains, a mean over entries each."""
+    """Return the distance of the means plus that of the covariances of two domains, each a mean over entries."""
     means = [sum(z) / len(z) for z in (a, b)]
     covariances = [sum(torch.outer(v - m, v - m) for v in z) / (len(z) - 1) for z, m in zip((a, b), means)]
     d = a.shape[1]
@@ -33,7 +33,7 @@ def test_three_updates(
     cross_entropy: Any,
 ) -> None:
     def features(model: Algorithm, batches: list[Batch]) -> list[Tensor]:
-        """Domain by domain; dropout draws for all of them at once."""
+        """Compute features domain by domain, with one draw of dropout for all domains."""
         z = [model.backbone(x) for x, _ in batches]
         if not drop:
             return z
@@ -57,7 +57,7 @@ def test_three_updates(
 def test_one_image_per_domain_is_refused(
     build: Callable[..., Algorithm], toy_batches: Callable[..., list[Batch]]
 ) -> None:
-    """It has no covariance."""
+    """One image has no covariance."""
     algorithm = build("coral")
     before = [p.clone() for p in algorithm.parameters()]
     with pytest.raises(InputError, match="coral needs at least 2 images per domain and step, got 1"):

@@ -1,4 +1,4 @@
-"""DANN and CDANN against their formulas: image by image, the penalty by differentiating each image's domain loss."""
+"""DANN and CDANN against their formulas, image by image. The penalty differentiates the domain loss of each image."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ SETTINGS = {"lr_g": 1e-2, "lr_d": 2e-2, "weight_decay_g": 1e-2, "weight_decay_d"
 
 
 def discriminate(model: Algorithm, u: Tensor) -> Tensor:
-    """The discriminator on one vector, layer by layer."""
+    """Run the discriminator on one vector, layer by layer."""
     layers = [m for m in model.discriminator if isinstance(m, nn.Linear)]
     assert len(layers) == model.hp.mlp_depth
     for layer in layers[:-1]:
@@ -53,7 +53,7 @@ def discriminator_parameters(model: Algorithm) -> list[nn.Parameter]:
 
 
 def make_naive(naive_adam: Any, cross_entropy: Any) -> Callable[..., dict[str, float]]:
-    """One update, of the discriminator or of the generator."""
+    """Make a function that does one update, of the discriminator or of the generator."""
 
     def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
         hp = model.hp
@@ -150,7 +150,7 @@ def test_one_source_as_it_is_is_erm_with_fewer_steps(
 
 @pytest.mark.parametrize("name", ["dann", "cdann"])
 def test_second_derivatives(name: str, build: Callable[..., Algorithm]) -> None:
-    """The gradient of the domain loss, penalty included, by finite differences in features and discriminator."""
+    """Compare the gradient of the domain loss, with penalty, with finite differences in features and discriminator."""
     algorithm = build(name, grad_penalty=2.0, mlp_width=4).double()
     torch.manual_seed(1)
     z = torch.randn(3, 16, dtype=torch.double, requires_grad=True)

@@ -1,9 +1,10 @@
-"""Whatever is registered must run, learn, resume and refuse alike."""
+"""Every registered method must run, learn, resume, and refuse wrong input."""
 
 import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,13 +16,13 @@ from itta.nn.optimizer import load_optimizer_tensors, optimizer_tensors
 
 Build = Callable[..., Algorithm]
 Batches = Callable[..., list[Batch]]
-# What each method needs besides lr to learn the toy problem in a few steps
+# Settings, besides lr, with which a method learns the toy problem in a few steps
 FAST: dict[str, dict[str, float]] = {
     "dann": {"lr_g": 3e-3, "lr_d": 3e-3, "lambda_": 0.1},
     "cdann": {"lr_g": 3e-3, "lr_d": 3e-3, "lambda_": 0.1},
-    "mmd": {"mmd_gamma": 0.1},  # at 1, features of so small a network collapse before they can be told apart
+    "mmd": {"mmd_gamma": 0.1},  # at 1, the features of so small a network collapse
 }
-STEPS = {"dann": 120, "cdann": 120}  # half of them are the discriminator's
+STEPS = {"dann": 120, "cdann": 120}  # half of the steps train the discriminator
 SINGLE = [n for n, a in ALGORITHMS.items() if a.needs.domains == 1]
 
 
@@ -55,7 +56,7 @@ def test_runs(name: str, dtype: torch.dtype, build: Build, toy_batches: Batches)
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_learns(name: str, build: Build, toy_batches: Batches) -> None:
-    """Chance is 1/3; new images of both domains."""
+    """Test on new images of both domains. Chance is 1/3."""
     algorithm = build(name, lr=3e-3, **FAST.get(name, {}))
     steps(algorithm, toy_batches, 0, STEPS.get(name, 60))
     algorithm.eval()
@@ -117,7 +118,7 @@ def one_source(toy: Task) -> Task:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_one_source_domain(name: str, build: Build, toy: Task, toy_batches: Batches) -> None:
-    """Every method learns from a single domain, and says how it went about it."""
+    """Every method learns from a single domain, and its description says how."""
     algorithm = build(name, one_source(toy), lr=3e-3, **FAST.get(name, {}))
     assert algorithm.describe()["single_source"] == ("native" if algorithm.needs.single_source == "native" else "split")
     steps(algorithm, lambda step: toy_batches(step, n=16)[:1], 0, STEPS.get(name, 60))
@@ -157,7 +158,7 @@ PENALISED = {"loss": 1, "nll": 1, "penalty": 0}
 def test_one_source_domain_as_it_is_is_erm(
     name: str, settings: dict[str, float], logs: dict[str, int], build: Build, toy: Task, toy_batches: Batches
 ) -> None:
-    """Logs are given in units of ERM's loss. Adam enlarges the rounding of Mixup's λx + (1 − λ)x."""
+    """Losses are compared relative to ERM's. Adam enlarges the rounding error of Mixup's λx + (1 − λ)x."""
     task, common = one_source(toy), {"lr": 1e-2, "weight_decay": 1e-2, "single_source": "native"}
     method, erm = build(name, task, **common, **settings).double(), build("erm", task, **common).double()
     tolerance = 1e-9 if name == "mixup" else 1e-12
@@ -179,7 +180,7 @@ def test_one_source_domain_is_refused_where_several_are_needed(name: str, build:
 
 @pytest.mark.parametrize("name", [n for n, a in ALGORITHMS.items() if a.needs.single_source == "split"])
 def test_pseudo_domains(name: str, build: Build, toy: Task, toy_batches: Batches) -> None:
-    """Three, of at least two images each, that hold the batch's images once."""
+    """There are three, of at least two images each, and each image of the batch is in one of them."""
     algorithm = build(name, one_source(toy))
     x, y = toy_batches(0)[0]
     parts = algorithm.per_domain([(x, y)])
@@ -205,7 +206,7 @@ DEGENERATE: dict[str, Callable[[Batch], Batch]] = {
 @pytest.mark.parametrize("case", DEGENERATE)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_degenerate_batches(name: str, case: str, build: Build, toy_batches: Batches) -> None:
-    """Numbers stay finite, or the batch is refused and nothing has changed."""
+    """All numbers stay finite, or the batch is refused and nothing changes."""
     settings = {"grad_penalty": 1.0} if "dann" in name else {}
     settings |= {k: 0 for k in ALGORITHMS[name].Hparams.__dataclass_fields__ if k.endswith("penalty_anneal_iters")}
     algorithm = build(name, lr=1e-3, **settings)
@@ -224,7 +225,7 @@ def test_degenerate_batches(name: str, case: str, build: Build, toy_batches: Bat
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_needs_are_true(name: str, build: Build, toy_batches: Batches) -> None:
-    """Extra parameters only where extra networks are declared, and batch-dependent predictions likewise."""
+    """A method has extra parameters, or predictions that depend on the batch, only if it declares them."""
     algorithm = build(name, lr=1e-3)
     extra = {k.split(".")[0] for k, _ in algorithm.named_parameters()} - {"backbone", "head"}
     always = [n for n in algorithm.needs.networks if " if " not in n]
@@ -246,11 +247,10 @@ def test_is_described(name: str, build: Build) -> None:
 def test_finding() -> None:
     assert find_algorithm("erm") is ALGORITHMS["erm"]
     assert find_algorithm("itta.algorithms.erm:ERM") is ALGORITHMS["erm"]
-    with pytest.raises(InputError, match=r"unknown algorithm 'irmm'.*Choices: .*erm"):
+    assert find_algorithm("erm", file=Path("model.json")) is ALGORITHMS["erm"]
+    with pytest.raises(InputError, match=r"unknown algorithm 'irmm'.*Choices: .*erm.*package\.module:Class"):
         find_algorithm("irmm")
-    with pytest.raises(InputError, match=r"package\.module:Class"):
-        find_algorithm("no.such.module:Thing")
-    with pytest.raises(InputError, match=r"package\.module:Class"):
-        find_algorithm("itta.algorithms.erm:Nothing")
-    with pytest.raises(InputError, match="not a subclass"):
+    with pytest.raises(InputError, match=r"not a subclass of itta\.algorithms\.base\.Algorithm"):
         find_algorithm("itta.records:Record")
+    with pytest.raises(InputError, match=r"model\.json names the algorithm.*--algorithm package\.module:Class"):
+        find_algorithm("itta.algorithms.erm:ERM", file=Path("model.json"))

@@ -1,4 +1,4 @@
-"""Feature-Critic against its formula: the critic's gradient backwards through the virtual step, twice through θ."""
+"""Feature-Critic against its formula: autograd computes the critic's gradient through the virtual step of θ."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -18,14 +18,14 @@ LR = 1e-2
 
 
 def critic(z: Tensor, omega: Sequence[Tensor]) -> Tensor:
-    """A_ω: linear, ReLU, linear, softplus, mean over images."""
+    """Return A_ω: linear, ReLU, linear, softplus, mean over images."""
     w1, b1, w2, b2 = omega
     values = [(1 + (w2 @ (w1 @ row + b1).clamp(min=0) + b2).exp()).log() for row in z]
     return torch.cat(values).mean()
 
 
 def step_losses(model: Algorithm, train: list[Batch], beta: float, p: float, ce: Any) -> tuple[Tensor, Tensor]:
-    """L_m and L_d, domain by domain."""
+    """Return L_m and L_d, computed domain by domain."""
     main, extra = [], []
     for x, y in train:
         z = dropped(model.backbone(x), p)
@@ -37,7 +37,7 @@ def step_losses(model: Algorithm, train: list[Batch], beta: float, p: float, ce:
 def meta_loss(
     model: Algorithm, test: Batch, g_main: Sequence[Tensor], g_extra: Sequence[Tensor], h: float, p: float, ce: Any
 ) -> Tensor:
-    """J, with the graph of ∇_θ L_d."""
+    """Return J, with the graph of ∇_θ L_d."""
     x, y = test
     risks = []
     for gradients in (g_main, [a + b for a, b in zip(g_main, g_extra)]):
@@ -96,7 +96,7 @@ def test_three_updates(
 
 
 def test_second_derivative(build: Any, toy_batches: Any, cross_entropy: Any) -> None:
-    """The gradient that the critic's step took, and finite differences of J for ω."""
+    """Compare the gradient of the critic's step with finite differences of J for ω."""
     settings = {"lr": LR, "critic_lr": 0.0, "critic_beta": 1.0, "critic_width": 2}
     algorithm, untouched = (build("feature_critic", **settings).double() for _ in range(2))
     batches = [(x.double(), y) for x, y in toy_batches(0, n=2)]

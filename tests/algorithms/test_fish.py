@@ -1,4 +1,4 @@
-"""Fish against its formula: a second network walks from domain to domain, the first follows part of the way."""
+"""Fish against its formula: a second network steps on each domain in turn, and the first follows part of the way."""
 
 import copy
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def with_batch_norm() -> SmallCNN:
 def test_statistics_follow_as_weights_do(
     build: Callable[..., Algorithm], toy_batches: Callable[..., list[Batch]]
 ) -> None:
-    """In the first update ε = 1 leaves the fast network itself, to interpolate with."""
+    """With ε = 1 the first update gives the fast network itself, which the test interpolates with."""
     task = Task(("across", "down", "chequer"), ("warm", "cold"), 16, with_batch_norm)
     start, fast, slow = (build("fish", task, lr=1e-2, meta_lr=e).double() for e in (1.0, 1.0, 0.25))
     batches = [(x.double(), y) for x, y in toy_batches(0)]

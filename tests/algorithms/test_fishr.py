@@ -1,4 +1,4 @@
-"""Fishr against its formula: every image's gradient by an autograd pass of its own, kept differentiable."""
+"""Fishr against its formula: one differentiable autograd pass for the gradient of each image."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ def two_layers(n_in: int, n_out: int) -> nn.Module:
 
 
 def image_gradient(head: nn.Module, z: Tensor, label: Tensor) -> Tensor:
-    """∇_φ of one image's cross-entropy, as one vector."""
+    """Return ∇_φ of one image's cross-entropy, as one vector."""
     logits = head(z[None])[0]
     loss = logits.exp().sum().log() - logits[label]
     gradients = torch.autograd.grad(loss, list(head.parameters()), create_graph=True)
@@ -38,14 +38,14 @@ def variance(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def spread(m: Sequence[Tensor]) -> Tensor:
-    """The penalty, from running means that are not corrected for their start."""
+    """Return the penalty, from running means without bias correction."""
     used = [each / (1 - EMA) for each in m]
     mean = sum(used) / len(used)
     return sum(((u - mean) ** 2).sum() / u.numel() for u in used) / len(used)
 
 
 def naive_losses(model: Algorithm, batches: list[Batch], state: SimpleNamespace, ce: Any) -> tuple[Tensor, Tensor]:
-    """Cross-entropy over all images and penalty; moves the running means."""
+    """Return the cross-entropy over all images and the penalty, and update the running means."""
     z = [torch.cat([model.backbone(image[None]) for image in x]) for x, _ in batches]
     v = [variance([image_gradient(model.head, *pair) for pair in zip(z_e, y)]) for z_e, (_, y) in zip(z, batches)]
     old = getattr(state, "m", [torch.zeros_like(each) for each in v])
@@ -74,7 +74,7 @@ def test_three_updates(
     naive_adam: Any,
     cross_entropy: Any,
 ) -> None:
-    """A new Adam at the threshold, except at threshold 0, where it is new already."""
+    """Adam restarts at the threshold, except at threshold 0, where it is new anyway."""
 
     def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
         if not hasattr(state, "adam"):
@@ -94,7 +94,7 @@ def test_three_updates(
 
 
 def test_closed_form_of_a_linear_head() -> None:
-    """(p − onehot) ⊗ z for the weight and p − onehot for the bias; value and derivative."""
+    """It is (p − onehot) ⊗ z for the weight and p − onehot for the bias. Compare value and derivative."""
     torch.manual_seed(0)
     head, y = nn.Linear(4, 3).double(), torch.tensor([0, 2, 1, 1, 0])
     z = torch.randn(5, 4, dtype=torch.double, requires_grad=True)
@@ -110,7 +110,7 @@ def test_closed_form_of_a_linear_head() -> None:
 
 @pytest.mark.parametrize("make_head", [nn.Linear, three_layers])
 def test_heads(make_head: Callable[[int, int], nn.Module], build: Any, toy_batches: Any, cross_entropy: Any) -> None:
-    """Losses and gradients over two steps, so that the running means count."""
+    """Compare losses and gradients over two steps, so that the running means matter."""
     task = Task(("across", "down", "chequer"), ("warm", "cold"), 16, lambda: SmallCNN(width=8), make_head)
     algorithm = build("fishr", task, lambda_=50.0, penalty_anneal_iters=0, ema=EMA).double()
     state = SimpleNamespace()
@@ -129,7 +129,7 @@ def test_heads(make_head: Callable[[int, int], nn.Module], build: Any, toy_batch
 
 @pytest.mark.parametrize("make_head", [nn.Linear, two_layers])
 def test_second_derivative(make_head: Callable[[int, int], nn.Module]) -> None:
-    """The penalty's gradient for features and head against finite differences."""
+    """Compare the penalty's gradient for features and head with finite differences."""
     torch.manual_seed(0)
     head, y = make_head(4, 3).double(), torch.tensor([0, 2, 1, 1, 0, 2])
     z = torch.randn(6, 4, dtype=torch.double, requires_grad=True)
@@ -142,7 +142,7 @@ def test_second_derivative(make_head: Callable[[int, int], nn.Module]) -> None:
 
 
 def test_equal_images(build: Callable[..., Algorithm], toy_batches: Callable[..., list[Batch]]) -> None:
-    """No variance within either domain: nothing to match, and the weights stay finite."""
+    """Without variance within the domains there is nothing to match, and the weights stay finite."""
     algorithm = build("fishr", penalty_anneal_iters=0)
     batches = [(x[:1].expand(3, -1, -1, -1), y[:1].expand(3)) for x, y in toy_batches(0)]
     for _ in range(3):

@@ -34,7 +34,7 @@ def test_three_updates(
 def test_no_loss_is_too_large(
     build: Callable[..., Algorithm], toy_batches: Callable[..., list[Batch]], cross_entropy: Any
 ) -> None:
-    """exp(η·L) is infinite in single precision; the weight goes to the worse domain."""
+    """exp(η·L) is infinite in single precision; still the weight goes to the worse domain."""
     algorithm = build("groupdro", groupdro_eta=1e4)
     batches = toy_batches(0)
     risks = [cross_entropy(algorithm.predict(x), y).item() for x, y in batches]

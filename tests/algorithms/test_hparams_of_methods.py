@@ -1,6 +1,6 @@
 """Hyper-parameters are drawn as DomainBed draws them, for every method, to the last digit.
 
-Defaults and ranges stand here a second time, by DomainBed's names and in plain NumPy, and so does the seeding.
+This file repeats defaults, ranges and seeding under DomainBed's names and in plain NumPy.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ def constant(value: Any) -> Entry:
 def shared(name: str, regime: str) -> dict[str, Entry]:
     small = regime == "small"
     table: dict[str, Entry] = {
-        # The 28-pixel network has no dropout, so we draw none, where DomainBed draws one without effect.
+        # The 28-pixel network has no dropout, so we draw none. DomainBed draws one that has no effect.
         "resnet_dropout": constant(0.0) if small else (0.0, lambda r: r.choice([0.0, 0.1, 0.5])),
         "lr": learning_rate(regime),
         "weight_decay": weight_decay(regime),
@@ -145,7 +145,7 @@ def by_domainbeds_names(hparams: Any) -> dict[str, Any]:
 
 
 def assert_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Equal values of plain Python types, of which records are made."""
+    """Check that values are equal and of plain Python types, as records need them."""
     assert found == expected
     assert all(type(value) in (int, float, bool, str) for value in found.values())
 
@@ -166,13 +166,13 @@ def test_draws(name: str, regime: str, hparams_seed: int, trial_seed: int) -> No
     cls = ALGORITHMS[name].Hparams
     seed = seed_hash(hparams_seed, trial_seed)
     drawn = {key: draw(Generator(seed_hash(seed, key))) for key, (_, draw) in expected(name, regime).items()}
-    # What the table does not name is ours, and is not searched.
+    # Hyper-parameters that the table does not name are ours, and are not searched.
     untouched = by_domainbeds_names(default(cls, regime))
     assert_equal(by_domainbeds_names(sample(cls, hparams_seed, trial_seed, regime)), untouched | drawn)
 
 
 def test_golden_values() -> None:
-    """As DomainBed itself draws them."""
+    """These values were drawn by DomainBed itself."""
     assert seed_hash(1, 0) == 785910682
     found = asdict(sample(ALGORITHMS["erm"].Hparams, 1, 0))
     golden = {

@@ -1,4 +1,4 @@
-"""IRM against its formula: the derivative by a factor on the logits is taken by autograd, one half-batch at a time."""
+"""IRM against its formula: autograd computes the derivative for a factor on the logits, one half-batch at a time."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -47,7 +47,7 @@ def test_three_updates(
 
 @pytest.mark.parametrize("n", [2, 5])
 def test_the_penalty_is_differentiated_right(n: int) -> None:
-    """By features, weight and bias, against finite differences."""
+    """Compare its gradients for features, weight and bias with finite differences."""
     g = torch.Generator().manual_seed(0)
     z, weight, bias = (
         torch.randn(shape, generator=g, dtype=torch.double, requires_grad=True) for shape in [(n, 4), (3, 4), (3,)]

@@ -1,4 +1,4 @@
-"""MetaReg against its formula: heads one by one, φ's gradient back through every step of the unroll, both phases."""
+"""MetaReg against its formula, in both phases: heads one by one, φ's gradient through every unrolled step."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ def regulariser(phi: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
 def held_out_loss(
     head: nn.Module, train: Batch, test: Batch, phi: Sequence[Tensor], inner_steps: int, ce: Any
 ) -> Tensor:
-    """L_b after the unroll from a linear head; batches are of features."""
+    """Return L_b after the unrolled steps of a linear head. The batches hold features."""
     w, b = (p.detach().clone().requires_grad_() for p in (head.weight, head.bias))
     for _ in range(inner_steps):
         loss = ce(train[0] @ w.T + b, train[1]) + regulariser(phi, [w, b])
@@ -35,7 +35,7 @@ def held_out_loss(
 def meta_step(
     model: Algorithm, batches: list[Batch], state: SimpleNamespace, inner_steps: int, ce: Any
 ) -> dict[str, float]:
-    """The first phase."""
+    """Take a step of the first phase."""
     a, b = torch.randperm(len(batches))[:2].tolist()
     z = [model.backbone(x) for x, _ in batches]
     loss = sum(ce(head(z_e), y) for head, z_e, (_, y) in zip(model.heads, z, batches))
@@ -53,7 +53,7 @@ def meta_step(
 
 
 def final_step(model: Algorithm, batches: list[Batch], state: SimpleNamespace, ce: Any) -> dict[str, float]:
-    """The second phase."""
+    """Take a step of the second phase."""
     risk = sum(ce(model.head(model.backbone(x)), y) for x, y in batches)
     penalty = regulariser([model.phi["weight"].detach(), model.phi["bias"].detach()], list(model.head.parameters()))
     parameters = [*model.backbone.parameters(), *model.head.parameters()]
@@ -73,7 +73,7 @@ def test_four_updates(
     naive_adam: Any,
     cross_entropy: Any,
 ) -> None:
-    """Adam's first step on φ is three times as long as φ, so that some of it must be clamped."""
+    """Adam's first step on φ is three times as long as φ, so some entries must be clamped."""
 
     def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:
         if not hasattr(state, "step"):
@@ -114,7 +114,7 @@ def two_layers(n_in: int, n_out: int) -> nn.Module:
 
 @pytest.mark.parametrize("make_head", [nn.Linear, two_layers])
 def test_second_derivative(make_head: Callable[[int, int], nn.Module], build: Callable[..., Algorithm]) -> None:
-    """φ's gradient through three steps, for any head, against finite differences."""
+    """Compare φ's gradient through three steps, for any head, with finite differences."""
     task = Task(("a", "b", "c"), ("warm", "cold"), 16, lambda: SmallCNN(width=8), make_head)
     algorithm = build("metareg", task, metareg_inner_steps=3, metareg_inner_lr=0.5, metareg_start=0.1).double()
     g = torch.Generator().manual_seed(0)
@@ -125,7 +125,7 @@ def test_second_derivative(make_head: Callable[[int, int], nn.Module], build: Ca
 
 
 def test_the_second_phase_starts_anew(build: Callable[..., Algorithm], toy_batches: Callable[..., list[Batch]]) -> None:
-    """With a learning rate of 0 backbone and head are those that the task makes; φ and the heads stay as learned."""
+    """With a learning rate of 0, backbone and head are new ones of the task; φ and the heads do not change."""
     algorithm = build("metareg", lr=1e-2, metareg_steps=2)
     for step in range(2):
         assert "held_out" in algorithm.update(toy_batches(step))

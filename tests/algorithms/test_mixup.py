@@ -1,4 +1,4 @@
-"""Mixup against its formula: one pass per pair of domains, the pairs read off the drawn ring."""
+"""Mixup against its formula: one pass per pair of domains, with the pairs of the drawn cyclic order."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ def test_three_updates(
     alpha: float, sizes: Sequence[int], assert_matches_naive: Callable[..., Any], naive_adam: Any, cross_entropy: Any
 ) -> None:
     def partner(i: int, order: list[int], batches: list[Batch]) -> Batch:
-        """The next domain of the ring; of a lone one, another image."""
+        """Return the next domain of the cyclic order; for a single domain, other images of its batch."""
         if len(batches) > 1:
             return batches[order[(order.index(i) + 1) % len(order)]]
         shuffle = torch.randperm(len(batches[0][0]))
@@ -44,7 +44,7 @@ def test_three_updates(
 
 @pytest.mark.parametrize("alpha", [0.1, 0.2, 10.0])
 def test_the_draw(alpha: float) -> None:
-    """A permutation, and shares as Beta(α, α) has them: on both sides of a half, with variance 1/(4(2α + 1))."""
+    """It is a permutation, and shares from Beta(α, α): below and above a half, with variance 1/(4(2α + 1))."""
     torch.manual_seed(0)
     order, lam = draw_mixup(4000, alpha)
     assert sorted(order.tolist()) == list(range(4000))

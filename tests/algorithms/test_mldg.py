@@ -1,4 +1,4 @@
-"""MLDG against its formula: a copy of the network and an Adam of its own for every inner step."""
+"""MLDG against its formula: a copy of the network and a new Adam for every inner step."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -21,14 +21,14 @@ def ring(order: list[int]) -> list[tuple[int, int]]:
 
 
 def holdout(order: list[int], m: int) -> list[tuple[int, int]]:
-    """The last m are tested on; the k-th of the others is paired with the (k mod m)-th of them."""
+    """Test on the last m domains; pair the k-th of the others with the (k mod m)-th of them."""
     n_train = len(order) - m
     return [(order[k], order[n_train + k % m]) for k in range(n_train)]
 
 
 @pytest.fixture
 def check(assert_matches_naive: Callable[..., Any], naive_adam: Any, cross_entropy: Any) -> Callable[..., None]:
-    """(pairs, beta, dropout, decay, settings): three updates with the pairs that a permutation gives."""
+    """(pairs, beta, dropout, decay, settings): compare three updates with the pairs of a permutation."""
 
     def run(
         pairs: Callable[[list[int]], list[tuple[int, int]]],

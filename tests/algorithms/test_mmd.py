@@ -14,7 +14,7 @@ from itta.algorithms.base import Batch
 
 
 def mean_kernel(a: Tensor, b: Tensor, reference: bool) -> Tensor:
-    """Over all pairs of images, an image with itself included."""
+    """Return the mean over all pairs of images, with pairs of an image and itself."""
     total = torch.zeros((), dtype=a.dtype)
     for u in a:
         for v in b:

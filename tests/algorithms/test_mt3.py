@@ -1,4 +1,4 @@
-"""MT3's training against its formula: the inner step written out, and differentiated through as autograd sees it."""
+"""MT3's training against its formula: the inner step is written out, and autograd differentiates through it."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -45,7 +45,7 @@ def byol(views: Tensor, w: Weights) -> Tensor:
 
 
 def task_losses(model: Algorithm, x: Tensor, y: Tensor, cross_entropy: Any) -> tuple[Tensor, Tensor]:
-    """The inner step over all weights, the outer loss with what it gave."""
+    """Take the inner step over all weights, and compute the outer loss with the new weights."""
     hp, w = model.hp, dict(model.named_parameters())
     inner = byol(augment(torch.cat([x, x]), draw_views(len(x))), w)
     gradients = torch.autograd.grad(inner, list(w.values()), create_graph=True, allow_unused=True)
@@ -97,7 +97,7 @@ def test_three_updates(
 
 @pytest.mark.parametrize("longest", [1e-2, 10.0])
 def test_second_derivative(longest: float, build: Build, toy_batches: Batches) -> None:
-    """The gradient an update takes, against finite differences of the outer loss."""
+    """Compare the gradient of an update with finite differences of the outer loss."""
     algorithm = build("mt3", **SMALL, lr=0.0, mt3_clip=longest).double()
     batches = [(x.double(), y) for x, y in toy_batches(0, n=2)]
     wanted = ("backbone.block1.norm.weight", "backbone.block4.norm.bias", "projector.0.bias", "predictor.2.bias")
@@ -108,7 +108,7 @@ def test_second_derivative(longest: float, build: Build, toy_batches: Batches) -
         losses = [algorithm.task_losses(x, y) for x, y in batches]
         return sum(loss for loss, _ in losses)
 
-    def at_fixed_targets(*_: Tensor) -> Tensor:  # the stop-gradient cannot be seen by finite differences
+    def at_fixed_targets(*_: Tensor) -> Tensor:  # finite differences do not respect the stop-gradient
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("itta.algorithms.mt3.byol", lambda q, v: (q - targets).square().sum())
             return outer()
@@ -126,7 +126,7 @@ def test_second_derivative(longest: float, build: Build, toy_batches: Batches) -
 
 
 def test_first_order_leaves_the_projector_to_the_byol_loss(build: Build, toy_batches: Batches) -> None:
-    """Only through the inner step can CE reach it."""
+    """CE depends on the projector only through the inner step."""
     moved = {}
     for first_order in (True, False):
         algorithm = build("mt3", **SMALL, mt3_weight=0.0, mt3_first_order=first_order)

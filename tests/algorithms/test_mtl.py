@@ -1,4 +1,4 @@
-"""MTL against its formula: one pass per domain, its running mean put beside each image's features."""
+"""MTL against its formula: one pass per domain, and its running mean next to the features of each image."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ def test_three_updates(
     cross_entropy: Any,
 ) -> None:
     def noise(n: int, d: int) -> Tensor:
-        """Drawn for all domains at once."""
+        """Draw noise for all domains at once."""
         return torch.randn(n, d, dtype=torch.double)
 
     def naive(model: Algorithm, batches: list[Batch], state: SimpleNamespace) -> dict[str, float]:

@@ -21,7 +21,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def mixed(z: Tensor, draw: MixDraw) -> Tensor:
-    """MixStyle, image by image and channel by channel."""
+    """Apply MixStyle image by image and channel by channel."""
     out = torch.empty_like(z)
 
     def style(channel: Tensor) -> tuple[Tensor, Tensor]:

@@ -87,7 +87,7 @@ def test_three_updates(
 
 
 def test_a_head_that_is_not_linear(build: Callable[..., Algorithm], cross_entropy: Any) -> None:
-    """There the gradient of a logit depends on the image; the mask stays constant for the loss all the same."""
+    """With such a head the gradient of a logit depends on the image. The mask is still constant in the loss."""
 
     def make_head(n_in: int, n_out: int) -> nn.Module:
         return nn.Sequential(nn.Linear(n_in, 8), nn.Tanh(), nn.Linear(8, n_out))
@@ -106,7 +106,7 @@ def test_a_head_that_is_not_linear(build: Callable[..., Algorithm], cross_entrop
 
 
 def test_equal_images_are_all_muted(build: Callable[..., Algorithm]) -> None:
-    """Where all images lose the same, none lies strictly below the threshold."""
+    """If all images lose the same, none is strictly below the threshold."""
     algorithm = build("rsc", lr=1e-2).double()
     x, y = torch.full((4, 3, 16, 16), 0.3, dtype=torch.double), torch.ones(4, dtype=torch.long)
     mask = algorithm.mask(algorithm.backbone(x).detach(), y)

@@ -1,4 +1,4 @@
-"""SagNet against its formula: three fresh passes an update, styles computed one vector at a time."""
+"""SagNet against its formula: three passes per update, styles computed one vector at a time."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from itta.algorithms.sagnet import SagDraw, draw_sag
 
 
 def style(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of one vector's entries."""
+    """Return mean and variance of one vector's entries."""
     mean = sum(z) / len(z)
     return mean, sum((v - mean) ** 2 for v in z) / (len(z) - 1)
 
@@ -97,7 +97,7 @@ def test_a_draw_is_a_share_and_a_partner_for_each_image() -> None:
 
 
 def test_features_without_variance_stay_finite(build: Callable[..., Algorithm]) -> None:
-    """With the last normalisation at zero, every feature vector is constant: no style deviates, nothing is divided."""
+    """If the last normalisation gives zeros, every feature vector is constant and its variance is 0."""
     algorithm = build("sagnet", lr=1e-2, sag_w_adv=10.0)
     torch.nn.init.zeros_(algorithm.backbone.block4.norm.weight)
     batches = [(torch.full((2, 3, 16, 16), 0.5), torch.ones(2, dtype=torch.long))] * 2

@@ -35,7 +35,7 @@ def test_three_updates(
 def test_the_gradient_of_the_penalty(
     build: Callable[..., Algorithm], toy_batches: Callable[..., list[Batch]], cross_entropy: Any
 ) -> None:
-    """By the bias of class k it is λ·2·mean(o_k)/classes: the bias is not spared."""
+    """For the bias of class k it is λ·2·mean(o_k)/classes: the penalty also acts on the bias."""
     algorithm = build("sd", sd_reg=5.0).double()
     batches = [(x.double(), y) for x, y in toy_batches(0, n=4)]
     logits, y = algorithm.predict(torch.cat([x for x, _ in batches])), torch.cat([y for _, y in batches])

@@ -39,7 +39,7 @@ def project(model: Algorithm, z: Tensor) -> Tensor:
 
 
 def distance(a: list[Tensor], b: list[Tensor]) -> Tensor:
-    """The mean square over all images and entries."""
+    """Return the mean square over all images and entries."""
     return sum(((u - v) ** 2).sum() for u, v in zip(a, b)) / sum(len(u) for u in a)
 
 
@@ -94,7 +94,7 @@ def test_three_updates(
 def test_the_penalty_is_scaled_by_a_small_cross_entropy(
     bias: float, build: Callable[..., Algorithm], cross_entropy: Any
 ) -> None:
-    """One class only, which the head's bias makes likely: the scale is the cross-entropy itself, and a constant."""
+    """There is one class, and the head's bias makes it likely. So the scale is the cross-entropy, as a constant."""
     algorithm = build("selfreg").double()
     with torch.no_grad():
         algorithm.head.bias[1] += bias

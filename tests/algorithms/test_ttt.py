@@ -91,7 +91,7 @@ def test_turns_are_drawn_evenly() -> None:
 
 
 def test_it_learns_which_way_is_up(build: Build) -> None:
-    """Images with a bright edge above: the turn is there to see."""
+    """The images have a bright upper edge, so the rotation is visible."""
     algorithm = build("ttt", lr=3e-3)
     for step in range(60):
         torch.manual_seed(step)

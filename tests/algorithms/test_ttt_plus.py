@@ -36,7 +36,7 @@ def project(model: Algorithm, z: Tensor) -> Tensor:
 
 @torch.no_grad()
 def note(running: Any, z: Tensor, window: int) -> None:
-    """A batch enters the first and second moments with its share; the covariance follows from them."""
+    """Add a batch to the first and second moments with its share, and compute the covariance from them."""
     running.steps += 1
     share = max(1 / int(running.steps), 1 / window)
     second = running.covariance + torch.outer(running.mean, running.mean)
@@ -96,9 +96,9 @@ def test_the_moments_of_a_network_at_rest_are_those_of_all_its_images(build: Bui
             torch.testing.assert_close(mean, rows.mean(0), rtol=1e-9, atol=1e-12)
             torch.testing.assert_close(covariance, rows.T.cov(correction=0), rtol=1e-9, atol=1e-12)
             exact = (rows - mean).square().sum(1).square().mean()
-            assert fourth.item() == pytest.approx(exact.item(), rel=0.3)  # about the mean as it was known then
+            assert fourth.item() == pytest.approx(exact.item(), rel=0.3)  # about the mean at that step
 
 
 def test_a_window_without_steps_is_refused(build: Build) -> None:
-    with pytest.raises(InputError, match="averaged over at least 1 step, got 0"):
+    with pytest.raises(InputError, match="must be at least 1 step, got 0"):
         build("ttt++", moments_window=0)

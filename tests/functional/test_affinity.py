@@ -1,4 +1,4 @@
-"""Affinities and the predictions that follow them, against loops over pairs."""
+"""Affinities, and the predictions made from them, against loops over pairs."""
 
 import math
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def probabilities(n: int = 9, classes: int = 4) -> Tensor:
 
 
 def others(z: Tensor, i: int) -> list[tuple[float, int]]:
-    """Distance and index of everybody else, nearest first."""
+    """Distance and index of all other samples, nearest first."""
     return sorted((math.dist(z[i].tolist(), z[j].tolist()), j) for j in range(len(z)) if j != i)
 
 
@@ -46,8 +46,8 @@ def test_affinities(n: int, k: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_duplicates(dtype: torch.dtype) -> None:
-    """Nobody is his own neighbour, however many lie at distance 0; a bandwidth of 0 divides nothing."""
-    z = features(1, 64).to(dtype).expand(40, -1)  # beyond 25, where cdist would go over products
+    """No sample is its own neighbour, even if others lie at distance 0. A bandwidth of 0 causes no division by 0."""
+    z = features(1, 64).to(dtype).expand(40, -1)  # above 25 samples, where cdist by default computes a product
     assert not distances(z).any()
     w = knn_affinity(z, 5)
     assert not w.diagonal().any()
@@ -92,7 +92,7 @@ def test_it_stops_when_the_energy_has_settled(tolerance: float) -> None:
 
 @pytest.mark.parametrize("w", [rbf_affinity(features(), 3), linear_affinity(features())], ids=["rbf", "linear"])
 def test_every_step_lowers_the_energy(w: Tensor) -> None:
-    """For a positive definite W: Σ KL(Y, p) − ½ Σ W_ij Y_i·Y_j never rises."""
+    """For a positive definite W, Σ KL(Y, p) − ½ Σ W_ij Y_i·Y_j never increases."""
     p, energies = probabilities(), []
     for steps in range(1, 20):
         log_y = agree(p.log(), w, steps, tolerance=0.0)
@@ -103,7 +103,7 @@ def test_every_step_lowers_the_energy(w: Tensor) -> None:
 
 
 def test_predictions_beyond_doubt() -> None:
-    """Probabilities that underflow to 0 have a logarithm all the same."""
+    """The logarithm is finite even if a probability underflows to 0."""
     log_p = torch.tensor([[0.0, -2000.0], [-2000.0, 0.0]]).log_softmax(1)
     got = agree(log_p, torch.ones(2, 2), 100)
     assert torch.isfinite(got).all()
@@ -112,7 +112,7 @@ def test_predictions_beyond_doubt() -> None:
 
 @pytest.mark.parametrize("affinity", [lambda z: knn_affinity(z, 3), lambda z: rbf_affinity(z, 3), linear_affinity])
 def test_neighbours_settle_a_doubt(affinity: Callable[[Tensor], Tensor]) -> None:
-    """Two clusters, sure of different classes, and in the first one image that leans the other way."""
+    """Two clusters, certain of different classes. One image of the first cluster leans to the other class."""
     corners = torch.eye(2, dtype=torch.float64).repeat_interleave(5, 0)
     z = corners + 0.05 * torch.randn(10, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     p = torch.where(corners > 0, 0.9, 0.1).double()

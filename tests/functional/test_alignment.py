@@ -13,7 +13,7 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 
 
 def random_domains(sizes: Sequence[int], d: int = 4, scale: float = 1.0, shift: float = 0.0) -> list[Tensor]:
-    """Double-precision features, each domain with a mean and a spread of its own."""
+    """Double-precision features; each domain has its own mean and spread."""
     g = torch.Generator().manual_seed(0)
     return [
         shift + scale * ((1 + e) * torch.randn(n, d, generator=g, dtype=torch.double) + e) for e, n in enumerate(sizes)
@@ -48,7 +48,7 @@ def over_pairs(distance: Distance, features: Sequence[Tensor]) -> Tensor:
 def assert_same(
     function: Callable[[Sequence[Tensor]], Tensor], distance: Distance, domains: list[Tensor]
 ) -> tuple[Tensor, ...]:
-    """Value and gradient; returns the gradient."""
+    """Compare value and gradient, and return the gradient."""
     for z in domains:
         z.requires_grad_()
     got, expected = function(domains), over_pairs(distance, domains)
@@ -67,12 +67,12 @@ def test_coral(sizes: Sequence[int]) -> None:
 @pytest.mark.parametrize(("scale", "expanded"), [(0.03, False), (1.0, False), (10.0, False), (0.03, True), (1.0, True)])
 @pytest.mark.parametrize("sizes", [(1, 4), (4, 3, 2)])
 def test_mmd(sizes: Sequence[int], scale: float, expanded: bool) -> None:
-    """Where some kernels are flat, where none is, and where most have vanished."""
+    """Three scales: some kernels are flat, none is flat, and most kernels are 0."""
     assert_same(lambda z: mmd(z, expanded), naive_mmd, random_domains(sizes, scale=scale))
 
 
 def test_mmd_where_images_coincide() -> None:
-    """Within a domain and across two: the root of a distance of 0 must not reach the gradient."""
+    """Equal images within a domain and across two. The gradient of the root at 0 must not appear in the result."""
     a, b = random_domains((4, 3), scale=0.3)
     a[1], b[2] = a[0], a[0]
     gradients = assert_same(mmd, naive_mmd, [a, b])
@@ -94,7 +94,7 @@ def test_equal_domains_have_no_distance(function: Callable[[Sequence[Tensor]], T
 
 
 def test_mmd_of_features_far_apart() -> None:
-    """Only an image's kernel with itself is left, 7: the penalty is 7/n_a + 7/n_b and has no gradient."""
+    """Only the kernel of an image with itself remains, 7. The penalty is 7/n_a + 7/n_b and has no gradient."""
     a, b = (z.requires_grad_() for z in random_domains((4, 2), scale=1e4))
     found = mmd([a, b])
     assert found.item() == pytest.approx(7 / 4 + 7 / 2)
@@ -104,7 +104,7 @@ def test_mmd_of_features_far_apart() -> None:
 
 @pytest.mark.parametrize(("squared_norm", "n"), [(260.0, 8), (1e5, 8), (1e5, 16)])
 def test_mmd_in_single_precision(squared_norm: float, n: int) -> None:
-    """Features with a large common part: differences keep what the expanded square loses.
+    """Features with a large common part: differences keep the digits that the expanded square loses.
 
     Of more than 25 images cdist by itself would take the square.
     """
@@ -136,7 +136,7 @@ def test_the_gradient_of_mmd_in_single_precision() -> None:
 
 
 def test_coral_in_single_precision() -> None:
-    """Covariances are taken from centred features: a large common mean costs only its own rounding."""
+    """Covariances are computed from centred features, so a large common mean costs only its own rounding."""
     features = [z.float() for z in random_domains((8, 6, 7), shift=3000.0)]
     exact = coral([z.double() for z in features])
     assert coral(features).item() == pytest.approx(exact.item(), rel=1e-4)

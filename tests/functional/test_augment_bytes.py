@@ -1,4 +1,4 @@
-"""The fast augmentation against the plain one: the crop to 8 bits, the colours to rounding error."""
+"""The fast augmentation against the plain one: the crop agrees to 8 bits, the colours to rounding error."""
 
 from dataclasses import replace
 

@@ -19,7 +19,7 @@ def test_means(sizes: Sequence[int]) -> None:
 
 @pytest.mark.parametrize("sizes", SIZES)
 def test_risks(sizes: Sequence[int]) -> None:
-    """Value, and the gradient of a sum that weighs each domain differently."""
+    """Compare the value, and the gradient of a sum that weighs each domain differently."""
     g = torch.Generator().manual_seed(0)
     logits = torch.randn(sum(sizes), 3, dtype=torch.double, generator=g, requires_grad=True)
     y, domain = torch.randint(3, (sum(sizes),), generator=g), [e for e, n in enumerate(sizes) for _ in range(n)]

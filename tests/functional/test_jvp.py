@@ -24,7 +24,7 @@ def relative(got: Tensor, expected: Tensor) -> float:
 
 
 def calibrated(name: str, size: int) -> Backbone:
-    """Random weights whose BN statistics fit them, so that activations are neither dead nor huge."""
+    """Random weights with BN statistics that fit them, so that activations are neither dead nor huge."""
     torch.manual_seed(0)
     backbone = make_backbone(name, "none").double()
     for module in backbone.modules():
@@ -54,12 +54,12 @@ def both(module: nn.Module, run: Pass, x: Tensor) -> tuple[Tensor, Tensor]:
             return run(self.inner, x)
 
     def function(values: dict[str, Tensor]) -> Tensor:
-        state = values | {k: b.clone() for k, b in statistics.items()}  # a transform may write only to its own
+        state = values | {k: b.clone() for k, b in statistics.items()}  # torch.func may write only to its own tensors
         return functional_call(Ran(), {f"inner.{k}": v for k, v in state.items()}, (x,))
 
-    assert torch.equal(z, function(parameters))  # the tape leaves the pass as it is
+    assert torch.equal(z, function(parameters))  # the tape does not change the pass
     again, expected = torch.func.jvp(function, ({k: p.detach() for k, p in parameters.items()},), (tangents,))
-    assert relative(again, z) <= 1e-12  # not trained, a depthwise weight takes another way
+    assert relative(again, z) <= 1e-12  # without gradients, a depthwise convolution takes another path
     return got, expected
 
 
@@ -184,14 +184,14 @@ def test_operations(name: str) -> None:
     w, v = W.clone().requires_grad_(), torch.randn_like(W)
     with Tape() as tape:
         y = function(w)
-    with sdpa_kernel(SDPBackend.MATH):  # the one with forward mode
+    with sdpa_kernel(SDPBackend.MATH):  # only this backend has forward mode
         expected = torch.func.jvp(function, (W,), (v,))[1]
     assert expected.norm() > 0
     assert relative(tape.jvp({w: v}, y), expected) <= 1e-14
 
 
 def test_only_some_tangents() -> None:
-    """A parameter without a tangent stands still; an output that no tangent reaches has none."""
+    """A parameter without a tangent does not move. An output that no tangent reaches has derivative 0."""
     a, b = torch.tensor([2.0, 3.0], requires_grad=True), torch.tensor([5.0, 7.0], requires_grad=True)
     with Tape() as tape:
         y, other = a * b + b, b.square()
@@ -246,7 +246,7 @@ def test_overwriting_is_refused(change: Callable[[Tensor], object]) -> None:
 
 
 def test_what_autograd_lets_go_is_let_go() -> None:
-    """The input of a ReLU and the terms of a sum need not outlive the pass; the input of a convolution must."""
+    """The tape frees the input of a ReLU and the terms of a sum, and keeps the input of a convolution."""
     torch.manual_seed(0)
     conv, norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4).eval()
     x = torch.rand(2, 3, 8, 8)

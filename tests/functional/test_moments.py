@@ -1,4 +1,4 @@
-"""Distances of moments: what chance gives is checked against every sample that could be drawn."""
+"""Distances of moments: the expected distance is checked against an average over all possible samples."""
 
 from itertools import product
 
@@ -10,7 +10,7 @@ from itta.functional.moments import Moments, expected_distances, moment_distance
 
 
 def population(points: Tensor) -> Moments:
-    """The moments of a source that gives each of some points equally often."""
+    """The moments of a source that draws each of the given points equally often."""
     mean = sum(points) / len(points)
     covariance = sum(torch.outer(p - mean, p - mean) for p in points) / len(points)
     fourth = sum(((p - mean) ** 2).sum() ** 2 for p in points) / len(points)

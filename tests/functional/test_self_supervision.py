@@ -57,7 +57,7 @@ def test_rotation_quarter_by_quarter() -> None:
     x = torch.rand(9, 3, 5, 5)
     turns = torch.tensor([0, 1, 2, 3, 3, 2, 1, 0, 1])
     for image, turned, k in zip(x, rotate(x, turns), turns):
-        for _ in range(int(k)):  # against the clock: the last column becomes the first row
+        for _ in range(int(k)):  # counter-clockwise: the last column becomes the first row
             image = torch.stack([image[:, :, 4 - j] for j in range(5)], dim=1)
         assert torch.equal(turned, image)
 

@@ -7,7 +7,7 @@ from itta.nn.affine_stack import AffineStack
 
 
 def naive(stack: AffineStack, h: Tensor) -> Tensor:
-    """Layer by layer ReLU(a∘h + b), the last one affine only."""
+    """Compute ReLU(a∘h + b) layer by layer; the last layer has no ReLU."""
     out = h
     for i, (a, b) in enumerate(zip(stack.weight, stack.bias), 1):
         out = a * out + b

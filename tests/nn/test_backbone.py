@@ -1,5 +1,8 @@
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from itta.errors import InputError
@@ -105,7 +108,67 @@ def test_unknown_names_list_the_choices() -> None:
         make_backbone("resnet18", "none").until("layer9", torch.rand(1, 3, 32, 32))
 
 
+MINE = """
+from functools import partial
+from itta.nn.small_cnn import SmallCNN
+class Mine(SmallCNN):
+    def __init__(self): super().__init__(width=8)
+def make(): return Mine()
+narrow = partial(SmallCNN, width=16)
+def make_nothing(): ...
+def make_wide(width): ...
+number = 1
+class Other: ...
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of the user's own, `my_backbones`."""
+    (tmp_path / "my_backbones.py").write_text(MINE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize(("name", "dim"), [("Mine", 16), ("make", 16), ("narrow", 32)])
+def test_a_backbone_of_ones_own(name: str, dim: int, tmp_path: Path) -> None:
+    own = make_backbone(f"my_backbones:{name}")
+    assert own(torch.rand(2, 3, 16, 16)).shape == (2, dim)
+    assert not own.frozen_bn
+    save_file(own.state_dict(), tmp_path / "own.safetensors")
+    again = make_backbone(f"my_backbones:{name}", str(tmp_path / "own.safetensors"))
+    assert all(torch.equal(a, b) for a, b in zip(own.parameters(), again.parameters()))
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("make_nothing", "gives None: expected a subclass of itta.nn.Backbone, or a function that returns one"),
+        ("make_wide", "must be callable without arguments, but missing a required argument: 'width'"),
+        ("number", "gives 1: expected a subclass"),
+        ("Other", "gives <class 'my_backbones.Other'>: expected a subclass"),
+        ("Nothing", "no attribute 'Nothing'. Write it as package.module:Name"),
+    ],
+)
+def test_what_is_no_backbone_is_refused(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=f"the backbone 'my_backbones:{name}'.*{message}"):
+        make_backbone(f"my_backbones:{name}")
+
+
+@pytest.mark.parametrize("name", ["my_backbones:Mine", "timm:hf-hub:somebody/model", "timm:local-dir:/tmp"])
+def test_a_file_names_backbones_of_the_table_only(name: str) -> None:
+    with pytest.raises(InputError, match=r"model\.json names the backbone.*--backbone package\.module"):
+        make_backbone(name, "none", file=Path("model.json"))
+    assert make_backbone("small_cnn", "none", file=Path("model.json")).dim == 128
+
+
+def test_every_row_says_what_it_is_and_where_its_weights_come_from() -> None:
+    assert all(entry.about for entry in BACKBONES.values())
+    assert [name for name, entry in BACKBONES.items() if entry.imagenet is None] == ["small_cnn"]
+
+
 def test_bytes_are_refused_with_the_cure() -> None:
-    """Divided by a deviation below one, in bytes, they would be no numbers at all."""
+    """In integers, the deviation would be rounded to 0 and the result would be infinite."""
     with pytest.raises(InputError, match=r"torch.uint8: divide bytes by 255"):
         built("resnet18")(torch.zeros(1, 3, 16, 16, dtype=torch.uint8))

@@ -17,7 +17,7 @@ from itta.nn.batch_norm import (
 
 
 def filled(norm: nn.Module) -> nn.Module:
-    """A layer as training might leave it, in evaluation mode."""
+    """A layer in evaluation mode with the statistics of a training."""
     generator = torch.Generator().manual_seed(0)
     for tensor in [*norm.parameters(), *norm.buffers()]:
         if tensor.is_floating_point():
@@ -139,7 +139,7 @@ def test_finding_and_replacing() -> None:
 
 
 class Activated(nn.BatchNorm2d):
-    """As timm's BatchNormAct2d."""
+    """Like timm's BatchNormAct2d."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x).relu()

@@ -1,4 +1,4 @@
-"""A branch is a backbone of its own from the last block on, and the same backbone before."""
+"""A branch shares all blocks with its backbone except the last."""
 
 import copy
 
@@ -20,7 +20,7 @@ def moved(branch: Branch) -> Branch:
 
 
 def as_backbone(backbone: Backbone, branch: Branch) -> Backbone:
-    """The same network with the branch's own tensors put into a copy."""
+    """Copy the network and put the branch's tensors into the copy."""
     other = copy.deepcopy(backbone)
     other.load_state_dict(branch.replacements(), strict=False)
     return other

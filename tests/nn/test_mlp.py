@@ -1,4 +1,4 @@
-"""The layers' order and names, which saved models hold, and the draws that fill them."""
+"""The order and names of the layers, which saved models contain, and their initial weights."""
 
 import pytest
 import torch

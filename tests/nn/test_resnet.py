@@ -47,7 +47,7 @@ def test_resnet18_is_the_one_of_the_paper() -> None:
 
 
 def test_strides() -> None:
-    """As in the published weights: a bottleneck's stride sits on its 3×3 convolution."""
+    """As in the published weights, a bottleneck has its stride on the 3×3 convolution."""
     fifty = make_backbone("resnet50", "none")
     unit = fifty.get_submodule("layer2.0")
     assert (unit.conv1.stride, unit.conv2.stride, unit.conv3.stride) == ((1, 1), (2, 2), (1, 1))

@@ -31,7 +31,7 @@ def naive(x: Tensor, norm: nn.Module, share: float) -> tuple[Tensor, list[Tensor
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize(("kind", "shape"), [(nn.BatchNorm2d, (5, 3, 4, 2)), (nn.BatchNorm1d, (5, 3))])
 def test_equals_the_naive_one(kind: type[nn.Module], shape: tuple[int, ...], affine: bool) -> None:
-    """Value, the statistics it leaves, and gradients, those through the batch's statistics included."""
+    """Compare the value, the new statistics, and the gradients, which also flow through the batch's statistics."""
     norm = norm_of(kind, affine)
     robust = RobustNorm(norm, 0.3)
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
@@ -44,7 +44,7 @@ def test_equals_the_naive_one(kind: type[nn.Module], shape: tuple[int, ...], aff
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(robust.running_mean, torch.stack(means))
     torch.testing.assert_close(robust.running_var, torch.stack(variances))
-    assert torch.equal(norm.running_mean, before)  # a copy moved
+    assert torch.equal(norm.running_mean, before)  # the statistics are copies
     inputs = (x, *norm.parameters())
     for a, b in zip(torch.autograd.grad(got.pow(3).sum(), inputs), torch.autograd.grad(expected.pow(3).sum(), inputs)):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
@@ -68,7 +68,7 @@ def test_takes_the_place_of_every_batch_normalisation() -> None:
 
 
 class NormAct(nn.BatchNorm2d):
-    """As timm's: it drops and activates too."""
+    """Like timm's layer, which also applies dropout and an activation."""
 
     def __init__(self) -> None:
         super().__init__(3)
@@ -86,7 +86,7 @@ def test_what_comes_with_it_stays() -> None:
         z = robust(x)
         assert not robust.after.training
     assert z.min() == 0
-    assert 0.3 < (z > 0).float().mean() < 0.7  # nothing was dropped
+    assert 0.3 < (z > 0).float().mean() < 0.7  # dropout was off
 
 
 def test_only_normalisation_trains_and_only_for_a_while() -> None:

@@ -1,4 +1,4 @@
-"""Running moments are those of all images at once, the older ones counting less."""
+"""Running moments equal the moments of all images at once, with less weight on older images."""
 
 import pytest
 import torch
@@ -30,5 +30,5 @@ def test_moments_of_all_images_with_weights_that_fall_off(window: int) -> None:
 
 def test_no_images_in_sight_and_a_wrong_window() -> None:
     assert RunningMoments(2, 5).moments().covariance.any() == 0
-    with pytest.raises(InputError, match="averaged over at least 1 step, got 0"):
+    with pytest.raises(InputError, match="must be at least 1 step, got 0"):
         RunningMoments(2, 0)

@@ -1,5 +1,8 @@
-"""timm's models as backbones. timm needs torchvision, and a torchvision made for another build of torch does not import
-for want of two operators of its own that no classifier calls: where that is so, they are declared here."""
+"""timm's models as backbones.
+
+timm needs torchvision. A torchvision made for another build of torch cannot be imported, because two of its operators
+are missing. No classifier calls them, so these tests declare them if they are missing.
+"""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -43,13 +46,13 @@ def timm() -> Iterator[None]:
 
 
 def built(name: str) -> Backbone:
-    """Frozen, with statistics that fit the random weights."""
+    """Build a model with frozen batch normalisation and statistics that fit its random weights."""
     torch.manual_seed(0)
     backbone = make_backbone(f"timm:{name}", "none", MODELS[name])
     norms = [m for m in backbone.modules() if isinstance(m, nn.BatchNorm2d)]
     for norm in norms:
         norm.momentum = None
-        nn.init.uniform_(norm.weight, 0.5, 1.5)  # timm starts some at zero, which stops the gradient
+        nn.init.uniform_(norm.weight, 0.5, 1.5)  # timm sets some weights to zero, which stops the gradient
     if norms:
         backbone.train()(torch.rand(8, 3, MODELS[name], MODELS[name]))
     return backbone.freeze_bn().train()

@@ -1,4 +1,4 @@
-"""A backbone with more input channels starts as the one it was: an extra channel adds to the colour it copies."""
+"""A backbone with more input channels: an extra channel starts with the filters of the colour it copies."""
 
 import copy
 
@@ -14,7 +14,7 @@ Pair = tuple[Backbone, Backbone]
 
 @pytest.fixture(scope="module", params=["resnet18", "small_cnn", "efficientnet_lite0"])
 def pair(request: pytest.FixtureRequest) -> Pair:
-    """A network as built, and a copy of it with two more channels."""
+    """A network, and a copy of it with two more input channels."""
     torch.manual_seed(0)
     plain = make_backbone(request.param, "none").double().eval()
     wide = copy.deepcopy(plain)

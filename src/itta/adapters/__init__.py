@@ -1,6 +1,7 @@
-"""Test-time methods. This table is the registry: the command line, the docs and the tests read it."""
+"""Test-time methods. ``ADAPTERS`` is the registry: the command line, the docs and the tests read it."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from itta.adapters.base import Adapter
@@ -23,8 +24,8 @@ from itta.adapters.tent import Tent
 from itta.adapters.ttt import TTT
 from itta.adapters.ttt_plus import TTTPlus
 from itta.algorithms.base import Algorithm
-from itta.errors import unknown
 from itta.hparams import default
+from itta.registry import find_class
 
 ADAPTERS: dict[str, type[Adapter]] = {
     a.name: a
@@ -35,10 +36,12 @@ ADAPTERS: dict[str, type[Adapter]] = {
 }
 
 
-def find_adapter(name: str) -> type[Adapter]:
-    if name not in ADAPTERS:
-        raise unknown("adapter", name, list(ADAPTERS))
-    return ADAPTERS[name]
+def find_adapter(name: str, file: Path | None = None) -> type[Adapter]:
+    """Return the method of a registered name, or import the user's own from ``package.module:Class``.
+
+    ``file`` is the file that holds the name, if a file does. Then only registered names count.
+    """
+    return find_class("adapter", name, ADAPTERS, Adapter, file)
 
 
 def adapt(
@@ -47,10 +50,10 @@ def adapt(
     guard: bool | Mapping[str, Any] | None = None,
     **hp: Any,
 ) -> Adapter:
-    """Make an adapter for a trained model; settings are those of the method's Hparams.
+    """Make an adapter for a trained model. The settings are the fields of the method's Hparams.
 
-    With ``guard``, or settings of `Guard`, the adapter is watched, and its harm taken back; not told, `itta+` is and
-    the others are not.
+    ``guard`` is True, False or settings of `Guard`. A guard watches the adapter and undoes harmful updates. By default
+    only `itta+` is guarded.
     """
     cls = find_adapter(method) if isinstance(method, str) else method
     adapter = cls(trained, default(cls.Hparams, **hp))

@@ -1,6 +1,6 @@
-"""Training methods. This table is the registry: the command line, the docs and the tests read it."""
+"""Training methods. ``ALGORITHMS`` is the registry: the command line, the docs and the tests read it."""
 
-import importlib
+from pathlib import Path
 
 from itta.algorithms.arm import ARM
 from itta.algorithms.base import Algorithm, Task
@@ -29,7 +29,7 @@ from itta.algorithms.selfreg import SelfReg
 from itta.algorithms.ttt import TTT
 from itta.algorithms.ttt_plus import TTTPlus
 from itta.algorithms.vrex import VREx
-from itta.errors import InputError, unknown
+from itta.registry import find_class
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     a.name: a
@@ -40,26 +40,12 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 }  # fmt: skip
 
 
-def find_algorithm(name: str) -> type[Algorithm]:
-    """Look a method up by name, or import one of the user's own as package.module:Class."""
-    if ":" in name:
-        return import_algorithm(name)
-    if name not in ALGORITHMS:
-        raise unknown("algorithm", name, list(ALGORITHMS))
-    return ALGORITHMS[name]
+def find_algorithm(name: str, file: Path | None = None) -> type[Algorithm]:
+    """Return the method of a registered name, or import the user's own from ``package.module:Class``.
 
-
-def import_algorithm(name: str) -> type[Algorithm]:
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise InputError(
-            f"cannot import the algorithm {name!r}: {error}. It is written package.module:Class."
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, Algorithm)):
-        raise InputError(f"{name!r} is not a subclass of itta.algorithms.Algorithm.")
-    return found
+    ``file`` is the file that holds the name, if a file does. Then only registered names count.
+    """
+    return find_class("algorithm", name, ALGORITHMS, Algorithm, file)
 
 
 __all__ = ["ALGORITHMS", "Algorithm", "Task", "find_algorithm"]

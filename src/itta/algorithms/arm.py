@@ -1,8 +1,8 @@
 """ARM, contextual. Adaptive Risk Minimization: Learning to Adapt to Domain Shift.
 Zhang, Marklund, Dhawan, Gupta, Levine, Finn, NeurIPS 2021. https://arxiv.org/abs/2007.02931
 
-In DomainBed the context network is left out of the optimiser by mistake and stays random; here it learns
-(``reference`` leaves it out). Predictions depend on the batch: images are grouped in the order they come.
+In DomainBed the context network is missing from the optimiser by mistake and stays random. Here it learns;
+``reference`` does as DomainBed. Predictions depend on the batch: images are grouped in the order they come.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,10 @@ class Hparams(base.Hparams):
 
 
 class ARM(Algorithm):
-    """min CE(f_φ(f_θ([x, c])), y), where the extra input channel c is the mean of k(x) over the images of a group:
+    """min CE(f_φ(f_θ([x, c])), y), where the extra input channel c is the mean of k(x) over the images of a group.
 
-    batch_size images in a row, which in training is a domain's batch, or all of them where that does not divide.
+    A group is batch_size images in a row, in training the batch of one domain. If batch_size does not divide the number
+    of images, all images are one group.
     """
 
     name = "arm"
@@ -53,12 +54,12 @@ class ARM(Algorithm):
     def inputs(self, x: Tensor) -> Tensor:
         size = self.hp.batch_size if len(x) % self.hp.batch_size == 0 else len(x)
         maps = self.context[:-1](x).unflatten(0, (-1, size)).mean(1)  # [groups, 64, H, W]
-        context = self.context[-1](maps)  # after the mean, since it is linear: a convolution per group, not per image
+        context = self.context[-1](maps)  # linear, so it may come after the mean: one convolution per group
         return torch.cat([x, context.repeat_interleave(size, 0)], 1)
 
 
 def context_network(n_in: int) -> nn.Sequential:
-    """k: images to one channel, at full resolution."""
+    """Build k, a network from images to one channel at full resolution."""
     return nn.Sequential(
         nn.Conv2d(n_in, 64, 5, padding=2), nn.BatchNorm2d(64), nn.ReLU(),
         nn.Conv2d(64, 64, 5, padding=2), nn.BatchNorm2d(64), nn.ReLU(),

@@ -1,4 +1,4 @@
-"""What every training method shares: a backbone, a head, an optimiser, and one step of learning."""
+"""The parts that all training methods share: a backbone, a head, an optimiser, and one training step."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -14,15 +14,15 @@ from itta.nn.style_bank import StyleBank
 
 Batch = tuple[Tensor, Tensor]  # images [B, 3, H, W] in [0, 1], labels [B]
 Logs = dict[str, float]
-PSEUDO_DOMAINS = 3  # a lone source domain is cut into so many
+PSEUDO_DOMAINS = 3  # parts that a single source domain is split into
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a method is to learn, and the networks to learn it with."""
+    """The classes and domains of a training, and functions that make its networks."""
 
     classes: tuple[str, ...]
-    domains: tuple[str, ...]  # the source domains, in the order their batches come
+    domains: tuple[str, ...]  # the source domains, in the order of their batches
     image_size: int
     make_backbone: Callable[[], Backbone]
     make_head: Callable[[int, int], nn.Module] = nn.Linear
@@ -38,17 +38,17 @@ class Task:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a method asks of its task, and what to know before choosing it."""
+    """The requirements of a method, and other facts that help to choose one."""
 
-    domains: int = 1  # source domains, real or simulated
-    images: int = 1  # images per domain and step
-    batch: int = 1  # images per step, over all domains
+    domains: int = 1  # least number of source domains, real or simulated
+    images: int = 1  # least number of images per domain and step
+    batch: int = 1  # least number of images per step, over all domains
     single_source: Literal["native", "split", "shuffle"] = "native"
-    """How it learns from one source domain: as it is; from a batch cut at random into pseudo-domains; or from pairs
-    within the shuffled batch."""
-    networks: tuple[str, ...] = ()  # learned or fixed, beside backbone and head
+    """How the method learns from one source domain. native: as from several. split: each batch is split at random into
+    pseudo-domains. shuffle: images are paired within the shuffled batch."""
+    networks: tuple[str, ...] = ()  # networks besides backbone and head, learned or fixed
     batch_prediction: bool = False  # a prediction depends on the other images of its batch
-    second_order: str = ""  # what is differentiated twice
+    second_order: str = ""  # the part that is differentiated twice
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,16 @@ class Hparams:
     weight_decay: float = hp(0.0, "L2 penalty, added to the gradient", power(10, -6, -2), small=(0.0, None))
     resnet_dropout: float = hp(0.0, "dropout on the feature vector", choice(0.0, 0.1, 0.5), small=(0.0, None))
     single_source: Literal["split", "native"] = hp(
-        "split", "given one source domain, simulate several (split) or run the formula as it is (native)"
+        "split", "with one source domain: simulate several (split), or use the formula unchanged (native)"
     )
 
 
 class Algorithm(nn.Module):
     """A method that learns from labelled batches, one per source domain.
 
-    Most methods write `objective` only; one whose step is not "a loss, backward, Adam" writes `update`. All learned
-    state lives in parameters, buffers and ``optimizers``, so a checkpoint needs no help from the method. Randomness
-    comes from torch's global generator, which the training loop seeds before every step.
+    Most methods define `objective` only. A method defines `update` if its step is not "loss, backward, Adam". All
+    learned state is in parameters, buffers and ``optimizers``, so a checkpoint holds all of it. Random numbers come
+    from torch's global generator, which the training loop seeds before every step.
     """
 
     name: ClassVar[str]
@@ -87,7 +87,7 @@ class Algorithm(nn.Module):
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self.style_bank: StyleBank | None = None
         self.fisher: dict[str, Tensor] | None = None  # by parameter, of normalisation layers
-        self.differences: dict[str, Tensor] | None = None  # "low" and "high" of what f_w sees, [dim] each
+        self.differences: dict[str, Tensor] | None = None  # "low" and "high" of the inputs of f_w, [dim] each
         self.add_optimizer("main", self.parameters(), hp.lr, hp.weight_decay)
 
     def add_optimizer(
@@ -98,32 +98,33 @@ class Algorithm(nn.Module):
         weight_decay: float = 0.0,
         betas: tuple[float, float] = (0.9, 0.999),
     ) -> None:
+        """Make an Adam under a name, or replace the one of that name."""
         self.optimizers[name] = torch.optim.Adam(parameters, lr, betas, weight_decay=weight_decay, fused=True)
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Images to what the backbone reads; a method that adds a channel does it here."""
+        """Turn images into the backbone's input. A method that adds a channel overrides this."""
         return x
 
     def features(self, x: Tensor, after: After = keep) -> Tensor:
-        """f_θ(x), with dropout on the feature vector while training."""
+        """Return f_θ(x), in training with dropout on the feature vector."""
         return self.dropout(self.backbone(self.inputs(x), after))
 
     def dropout(self, z: Tensor) -> Tensor:
         return dropout(z, self.hp.resnet_dropout if self.training else 0.0)
 
     def classify(self, z: Tensor) -> Tensor:
-        """Features to logits, as in prediction."""
+        """Turn features into logits, as in prediction."""
         return self.head(z)
 
     def predict(self, x: Tensor) -> Tensor:
-        """Images to logits [B, classes]."""
+        """Turn images into logits [B, classes]."""
         return self.classify(self.features(x))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.predict(x)
 
     def objective(self, batches: Sequence[Batch]) -> tuple[Tensor, Logs]:
-        """The loss of one step and what to log."""
+        """Return the loss of one step and the values to log."""
         raise NotImplementedError(f"{type(self).__name__} defines neither objective nor update")
 
     def update(self, batches: Sequence[Batch]) -> Logs:
@@ -136,7 +137,7 @@ class Algorithm(nn.Module):
         return logs
 
     def describe(self) -> dict[str, Any]:
-        """The hyper-parameters as plain values; how one source domain was treated is left out where there are more."""
+        """Return the hyper-parameters as plain values, without ``single_source`` if there are several domains."""
         values = asdict(self.hp)
         if self.task.n_domains > 1:
             del values["single_source"]
@@ -145,13 +146,13 @@ class Algorithm(nn.Module):
         return values
 
     def gather(self, batches: Sequence[Batch]) -> Batch:
-        """One batch over all domains, domain order kept."""
+        """Join the batches of all domains into one, in the order of the domains."""
         x, y = torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
         self.check_images("step", len(x), self.needs.batch)
         return x, y
 
     def per_domain(self, batches: Sequence[Batch]) -> list[Batch]:
-        """The batches as the method is to see them: one per domain, or per pseudo-domain of a lone source."""
+        """Return one batch per domain, or per pseudo-domain if a single source domain is split."""
         if self.splits:
             batches = cut_at_random(batches[0])
         if len(batches) != self.n_domains:
@@ -162,18 +163,18 @@ class Algorithm(nn.Module):
 
     @property
     def splits(self) -> bool:
-        """Whether a lone source domain is cut into pseudo-domains."""
+        """Whether a single source domain is split into pseudo-domains."""
         return self.task.n_domains == 1 and (self.needs.single_source, self.hp.single_source) == ("split", "split")
 
     @property
     def n_domains(self) -> int:
-        """How many domains the method sees."""
+        """The number of domains that the method sees."""
         return PSEUDO_DOMAINS if self.splits else self.task.n_domains
 
     def check_needs(self) -> None:
-        """Refuse, before anything is computed, a task the method cannot work on."""
+        """Refuse a task that the method cannot work on, before anything is computed."""
         if self.n_domains < self.needs.domains:
-            cure = "set single_source=split" if self.task.n_domains == 1 else "name more"
+            cure = "set single_source=split" if self.task.n_domains == 1 else "name more domains"
             raise InputError(
                 f"{self.name} needs at least {self.needs.domains} source domains, got {self.n_domains}: {cure}."
             )
@@ -189,12 +190,12 @@ class Algorithm(nn.Module):
 
 
 def cut_at_random(batch: Batch) -> list[Batch]:
-    """Pseudo-domains of one batch: shuffled, then cut into parts whose sizes differ by at most one."""
+    """Split one batch into pseudo-domains: shuffle it, then cut it into parts of equal size, up to one image."""
     x, y = batch
     order = torch.randperm(len(x), device=x.device)
     return [(x[part], y[part]) for part in order.tensor_split(PSEUDO_DOMAINS)]
 
 
 def dropout(z: Tensor, p: float) -> Tensor:
-    """Dropout with its mask drawn apart, so that a recorded pass can be differentiated again."""
+    """Apply dropout with a mask drawn beforehand, so that a tape can replay the pass."""
     return z * (torch.rand_like(z) >= p) / (1 - p) if p > 0 else z

@@ -1,10 +1,10 @@
 """CAD and CondCAD. Optimal Representations for Covariate Shift. Ruan, Dubois, Maddison, ICLR 2022.
 https://arxiv.org/abs/2201.00057
 
-DomainBed's form, in log space, with three differences. ``is_project``, which crashes there, works. Similarities are
-relative to the features' mean squared length; DomainBed's grow with it, and those of a network with long features
-outweigh the classes until all features are alike (docs/results.md). CAD without ``is_flipped`` does not compare an
-image with itself, in DomainBed with similarity 0. ``reference`` is DomainBed's in the last two.
+DomainBed's form, in log space, with three differences. (1) ``is_project`` works; in DomainBed it crashes. (2) The
+similarities are divided by the features' mean squared length. DomainBed's grow with it: if a network has long features,
+they outweigh the classification until all features are equal. (3) Without ``is_flipped``, CAD does not compare an image
+with itself; DomainBed does, with similarity 0. ``reference`` does (2) and (3) as DomainBed.
 """
 
 from collections.abc import Sequence
@@ -28,20 +28,22 @@ BASE_TEMPERATURE = 0.07
 class Hparams(base.Hparams):
     lmbda: float = hp(0.1, "weight of the bottleneck", choice(1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2))
     temperature: float = hp(0.1, "temperature of the similarities", choice(0.05, 0.1))
-    is_normalized: bool = hp(False, "compare directions of the features only")
+    is_normalized: bool = hp(False, "compare only the directions of the features")
     is_project: bool = hp(False, "compare a projection of the features, d → d → 128")
-    is_flipped: bool = hp(True, "raise the share of other domains, instead of lowering that of one's own")
+    is_flipped: bool = hp(True, "raise the share of other domains, instead of lowering the share of the own domain")
     reference: bool = hp(
-        False, "as DomainBed: similarities of any size; not flipped, CAD counts an image as its own neighbour"
+        False,
+        "as DomainBed: similarities grow with the features; without is_flipped, CAD compares an image with itself",
     )
 
 
 class CAD(Algorithm):
-    """With s_ij = z_i·z_j/(T·⟨‖z‖²⟩), over images i that have another of their label in the batch,
+    """With s_ij = z_i·z_j/(T·⟨‖z‖²⟩), and the mean over images i with another image of their label in the batch,
 
     min CE(o, y) + λ·(T/0.07)·⟨−log Σ_{j: other domain} e^s_ij / Σ_{j≠i} e^s_ij⟩_i.
 
-    Not flipped: +log, over j of the same domain. ⟨‖z‖²⟩ is 1 with ``is_normalized``, and left out with ``reference``.
+    Without ``is_flipped``: +log, over j of the same domain. ⟨‖z‖²⟩ is 1 with ``is_normalized``, and absent with
+    ``reference``.
     """
 
     name = "cad"
@@ -72,7 +74,7 @@ class CAD(Algorithm):
         return loss, {"loss": loss.item(), "clf_loss": risk.item(), "bn_loss": bottleneck.item()}
 
     def bottleneck(self, s: Tensor, y: Tensor, domain: Tensor) -> Tensor:
-        """B, from all similarities [N, N]; 0 if no image has what it takes."""
+        """Return the bottleneck loss of the similarities [N, N]; 0 if no image has the partners it needs."""
         itself = torch.eye(len(y), dtype=torch.bool, device=y.device)
         same_label, same_domain = y[:, None] == y[None, :], domain[:, None] == domain[None, :]
         others = same_label & ~itself if self.conditional else ~itself
@@ -90,7 +92,7 @@ class CAD(Algorithm):
 
 
 class CondCAD(CAD):
-    """As CAD among images of the same label: Σ over j ≠ i of i's label below, those of another domain above."""
+    """CAD with sums over images of i's label only: j ≠ i below, and those of other domains above."""
 
     name = "condcad"
     paper = "Ruan et al., Optimal Representations for Covariate Shift, ICLR 2022 (conditional)"
@@ -98,11 +100,11 @@ class CondCAD(CAD):
 
 
 def relative_products(u: Tensor) -> Tensor:
-    """u_i·u_j/⟨‖u‖²⟩: the same for longer or shorter features."""
+    """Return u_i·u_j/⟨‖u‖²⟩, which does not depend on the length of the features."""
     products = u @ u.T
     return products / products.diagonal().mean().clamp_min(torch.finfo(u.dtype).tiny)
 
 
 def log_sum(s: Tensor, mask: Tensor) -> Tensor:
-    """log Σ_j e^s_ij over the j chosen by the mask; each row has one."""
+    """Return log Σ_j e^s_ij over the j in the mask. Each row must have at least one."""
     return s.masked_fill(~mask, -torch.inf).logsumexp(1)

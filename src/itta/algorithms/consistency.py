@@ -22,15 +22,17 @@ from itta.nn.views import ViewDraw, draw_noise, mixing_points, two_views
 class Hparams(base.Hparams):
     alpha: float = hp(1.0, "weight of the consistency loss, Eq. 2")
     view: Literal["mixstyle", "noise"] = hp(
-        "mixstyle", "how the second view is made: MixStyle, or noise on the features"
+        "mixstyle", "how the second view is made: by MixStyle, or by noise on the features"
     )
-    mix_alpha: float = hp(0.1, "α of Beta(α, α), from which the share of one's own style is drawn")
+    mix_alpha: float = hp(0.1, "α of Beta(α, α), which draws the share of an image's own style")
     sfa_sigma: float = hp(0.5, "deviation of the feature noise, for view=noise", power(10, -1.5, 0))
 
 
 class Consistency(Algorithm):
-    """min CE(f_φ(z), y) + CE(f_φ(z'), y) + α·mean((z − z')²), where z' is z with its style mixed after one of the
-    first two blocks (one coin per step)."""
+    """min CE(f_φ(z), y) + CE(f_φ(z'), y) + α·mean((z − z')²), where z' is z with mixed styles.
+
+    Styles are mixed after one of the first two blocks, drawn at each step.
+    """
 
     name = "consistency"
     paper = "Chen et al., Improved Test-Time Adaptation for Domain Generalization, CVPR 2023 (without f_w)"
@@ -47,7 +49,7 @@ class Consistency(Algorithm):
 
 
 def draw_view(algorithm: Algorithm, n: int) -> ViewDraw:
-    """Draw the second view of n images as the algorithm's hyper-parameters say."""
+    """Draw the second view of n images with the algorithm's hyper-parameters."""
     hp = algorithm.hp
     if hp.view == "noise":
         return draw_noise(n, algorithm.backbone.dim, hp.sfa_sigma)

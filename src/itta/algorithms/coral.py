@@ -1,8 +1,8 @@
 """CORAL. Deep CORAL: Correlation Alignment for Deep Domain Adaptation. Sun, Saenko, ECCV 2016 Workshops.
 https://arxiv.org/abs/1607.01719
 
-DomainBed's form, which differs from the paper's: means are aligned as well as covariances, and both distances are means
-over entries (1/d and 1/d², not 1/4d²). All domains share one pass, and each covariance is computed once.
+DomainBed's form differs from the paper's: it aligns means as well as covariances, and both distances are means over
+entries (1/d and 1/d², not 1/4d²). Here all domains share one pass, and each covariance is computed once.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,10 @@ class Hparams(base.Hparams):
 
 
 class CORAL(Algorithm):
-    """min ⟨L_e⟩ + γ·⟨‖μ_a − μ_b‖²/d + ‖Σ_a − Σ_b‖²_F/d²⟩ over pairs a < b of domains, of the features z = f_θ(x)."""
+    """min ⟨L_e⟩ + γ·⟨‖μ_a − μ_b‖²/d + ‖Σ_a − Σ_b‖²_F/d²⟩ over pairs a < b of domains.
+
+    μ and Σ are the mean and covariance of the features z = f_θ(x).
+    """
 
     name = "coral"
     paper = "Sun and Saenko, Deep CORAL: Correlation Alignment for Deep Domain Adaptation, ECCV 2016 Workshops"

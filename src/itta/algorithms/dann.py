@@ -1,14 +1,16 @@
 """DANN. Domain-Adversarial Training of Neural Networks.
-Ganin, Ustinova, Ajakan, Germain, Larochelle, Laviolette, Marchand, Lempitsky, JMLR 2016. https://arxiv.org/abs/1505.07818
+Ganin, Ustinova, Ajakan, Germain, Larochelle, Laviolette, Marchand, Lempitsky, JMLR 2016.
+https://arxiv.org/abs/1505.07818
 
 CDANN, the class-conditional form. Deep Domain Generalization via Conditional Invariant Adversarial Networks.
-Li, Tian, Gong, Liu, Liu, Zhang, Tao, ECCV 2018. Here, as in DomainBed, one discriminator sees the class by an embedding
-added to the features, which is not that paper's set of discriminators.
+Li, Tian, Gong, Liu, Liu, Zhang, Tao, ECCV 2018. Here, as in DomainBed, there is one discriminator, and it sees the
+class as an embedding added to the features. The paper has a set of discriminators.
 
-DomainBed's form: no gradient reversal, but steps of two kinds in turn, each a step of the run, and both of its quirks
-that matter: the generator also maximises the discriminator's gradient penalty, and Adam's second beta is 0.9. CDANN
-weighs images by the number of classes present; DomainBed takes the largest label in the batch plus one
-(``reference``). In the code of the ITTA paper the penalty was always zero: set grad_penalty=0 for that.
+DomainBed's form has no gradient reversal: steps of the discriminator and steps of the generator alternate, and each
+counts as a step of the run. Two details of DomainBed are kept: the generator also maximises the discriminator's
+gradient penalty, and Adam's second beta is 0.9. CDANN weighs images by the number of classes in the batch; DomainBed
+uses the largest label in the batch plus one (``reference``). In the code of the ITTA paper the penalty was always zero:
+set grad_penalty=0 for that.
 """
 
 from collections.abc import Sequence
@@ -28,7 +30,7 @@ from itta.nn.mlp import mlp
 
 @dataclass(frozen=True)
 class Hparams(base.Hparams):
-    lambda_: float = hp(1.0, "weight of the domain loss in the generator's", power(10, -2, 2), drawn_as="lambda")
+    lambda_: float = hp(1.0, "weight of the domain loss in the generator's loss", power(10, -2, 2), drawn_as="lambda")
     weight_decay_d: float = hp(0.0, "L2 penalty of the discriminator", power(10, -6, -2))
     d_steps_per_g_step: int = hp(1, "discriminator steps for each step of the generator", power(2, 0, 3, whole=True))
     grad_penalty: float = hp(0.0, "weight of the discriminator's gradient penalty", power(10, -2, 1))
@@ -37,7 +39,7 @@ class Hparams(base.Hparams):
     mlp_depth: int = hp(3, "linear layers of the discriminator", choice(3, 4, 5))
     mlp_dropout: float = hp(0.0, "dropout of the discriminator", choice(0.0, 0.1, 0.5))
     lr_g: float = hp(
-        5e-5, "learning rate of backbone and head; lr is not used", power(10, -5, -3.5),
+        5e-5, "learning rate of backbone and head; lr has no effect", power(10, -5, -3.5),
         small=(1e-3, power(10, -4.5, -2.5)),
     )  # fmt: skip
     lr_d: float = hp(
@@ -52,9 +54,9 @@ class ConditionalHparams(Hparams):
 
 
 class DANN(Algorithm):
-    """Domain loss  ℓ_D = CE(D(z), domain) + penalty·(1/N)·Σ_i ‖∂ce_i/∂z_i‖², ce_i the domain loss of image i;
+    """ℓ_D = CE(D(z), domain) + penalty·(1/N)·Σ_i ‖∂ce_i/∂z_i‖², with ce_i the domain loss of image i.
 
-    in turn: d steps of D on ℓ_D, one step of θ, φ on CE(f_φ(z), y) − λ·ℓ_D.
+    d steps of D on ℓ_D alternate with one step of θ, φ on CE(f_φ(z), y) − λ·ℓ_D.
     """
 
     name = "dann"
@@ -110,7 +112,7 @@ class DANN(Algorithm):
         return {"gen_loss": loss.item()}
 
     def domain_loss(self, z: Tensor, y: Tensor, domain: Tensor) -> Tensor:
-        """ℓ_D, its cross-entropy weighted by class for CDANN."""
+        """Return ℓ_D. In CDANN its cross-entropy is weighted by class."""
         if self.conditional:
             z = z + self.class_embeddings(y)
         if self.hp.grad_penalty > 0 and not z.requires_grad:
@@ -123,14 +125,14 @@ class DANN(Algorithm):
         return loss
 
     def weights(self, y: Tensor) -> Tensor:
-        """Weight of each image in the domain loss."""
+        """Return the weight of each image in the domain loss."""
         return torch.full_like(y, 1, dtype=torch.double) / len(y)
 
 
 class CDANN(DANN):
-    """As DANN, with D's input z + E[y] for a learned embedding E of the classes, and each image of class k weighted
+    """DANN with the input z + E[y] of D, for a learned embedding E of the classes.
 
-    1/(N_k·K) in the domain loss: N_k images of the class, K classes in the batch.
+    In the domain loss an image of class k has the weight 1/(N_k·K): N_k images of the class, K classes in the batch.
     """
 
     name = "cdann"

@@ -1,6 +1,6 @@
 """ERM: Empirical Risk Minimization. Vapnik, "An overview of statistical learning theory", 1999.
 
-Cross-entropy over the images of all source domains together. The baseline of DomainBed, hard to beat.
+Cross-entropy over the images of all source domains together: the baseline of DomainBed.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from itta.algorithms.base import Algorithm, Batch, Logs
 
 
 class ERM(Algorithm):
-    """min CE(f_φ(f_θ(x)), y), every image with equal weight."""
+    """min CE(f_φ(f_θ(x)), y), with equal weight for every image."""
 
     name = "erm"
     paper = "Vapnik, An overview of statistical learning theory, 1999"

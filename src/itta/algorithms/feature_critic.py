@@ -1,10 +1,10 @@
 """Feature-Critic. Feature-Critic Networks for Heterogeneous Domain Generalization.
 Li, Yang, Zhou, Hospedales, ICML 2019. https://arxiv.org/abs/1901.11448
 
-In DomainBed's loop: one domain is held out in each step and the rest are trained on, real steps are Adam's, there is no
-ERM pre-training, and the critic's gradient is taken before anything moves. It needs no second-order backpropagation
-through the network: the derivative of ⟨v, ∇_θ A⟩ for the critic is that of ⟨J v, ∂A/∂z⟩, where J v = (∂z/∂θ)·v comes
-from the recorded pass.
+Here it runs in DomainBed's loop. Each step holds out one domain and trains on the others. Real steps are Adam's. There
+is no ERM pre-training. The critic's gradient is computed before any weight changes. It needs no second-order
+backpropagation through the network: the critic's derivative of ⟨v, ∇_θ A⟩ equals that of ⟨J v, ∂A/∂z⟩, and
+J v = (∂z/∂θ)·v comes from the tape of the pass.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Hparams(base.Hparams):
 
 
 class FeatureCritic(Algorithm):
-    """Domains T to train on, one V held out; critic A_ω(z) ≥ 0, a mean over images; α = lr:
+    """Train on the domains T, hold out V. The critic A_ω(z) ≥ 0 is a mean over images; α = lr.
 
     L_m = Σ_T CE,  L_d = β·Σ_T A_ω(z);   θ_old = θ − α∇L_m,  θ_new = θ_old − α∇L_d;
     ω     steps on J = −h·tanh(CE_V(θ_old, φ) − CE_V(θ_new, φ)), through ∇_θ L_d;
@@ -79,11 +79,11 @@ class FeatureCritic(Algorithm):
         return {"loss": main.item(), "critic": critic.item(), "meta": meta}
 
     def critic_loss(self, z: Tensor, sizes: Sequence[int]) -> Tensor:
-        """L_d."""
+        """Return L_d."""
         return self.hp.critic_beta * domain_means(self.critic(z).squeeze(1), sizes).sum()
 
     def critic_product(self, z: Tensor, j_v: Tensor, sizes: Sequence[int]) -> Tensor:
-        """⟨J v, ∂L_d/∂z⟩ = ⟨v, ∇_θ L_d⟩, as a function of ω."""
+        """Return ⟨J v, ∂L_d/∂z⟩ = ⟨v, ∇_θ L_d⟩ as a function of ω."""
         z = z.detach().requires_grad_()
         (u,) = torch.autograd.grad(self.critic_loss(z, sizes), z, create_graph=True)
         return (u * j_v).sum()
@@ -91,7 +91,7 @@ class FeatureCritic(Algorithm):
     def meta_gradient(
         self, test: Batch, g_main: Sequence[Tensor], g_critic: Sequence[Tensor]
     ) -> tuple[float, Sequence[Tensor]]:
-        """J and v = ∂J/∂θ_new."""
+        """Return J and v = ∂J/∂θ_new."""
         with torch.no_grad():
             theta = [p.sub(m, alpha=self.hp.lr) for p, m in zip(self.backbone.parameters(), g_main)]
             old = self.loss_at(theta, test)
@@ -102,7 +102,7 @@ class FeatureCritic(Algorithm):
         return meta.item(), torch.autograd.grad(meta, theta)
 
     def loss_at(self, theta: Sequence[Tensor], test: Batch) -> Tensor:
-        """CE_V at other weights of the backbone; statistics of live batch normalisation stay as they are."""
+        """Return CE_V at other weights of the backbone. The statistics of batch normalisation do not change."""
         names = [name for name, _ in self.backbone.named_parameters(prefix="backbone")]
         statistics = {name: b.clone() for name, b in self.named_buffers()}
         return F.cross_entropy(functional_call(self, {**dict(zip(names, theta)), **statistics}, (test[0],)), test[1])

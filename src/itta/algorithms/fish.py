@@ -1,9 +1,9 @@
 """Fish. Gradient Matching for Domain Generalization.
 Shi, Seely, Torr, Siddharth, Hannun, Usunier, Synnaeve, ICLR 2022. https://arxiv.org/abs/2104.09937
 
-As in DomainBed: domains in fixed order (``fish_shuffle`` draws it), and an Adam of the fast weights whose moments live
-on from update to update. The fast weights are the network's own, moved and then drawn back, so no second network is
-built. DomainBed logs the last domain's loss; we log the mean.
+As in DomainBed, the order of the domains is fixed (``fish_shuffle`` draws it), and the Adam of the fast weights keeps
+its moments between updates. The network's own weights serve as the fast weights and are then moved back, so there is no
+second network. DomainBed logs the last domain's loss; we log the mean.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from itta.hparams import choice, hp
 
 @dataclass(frozen=True)
 class Hparams(base.Hparams):
-    meta_lr: float = hp(0.5, "how far the slow weights follow the fast ones", choice(0.05, 0.1, 0.5))
+    meta_lr: float = hp(0.5, "share of the way that the slow weights follow the fast ones", choice(0.05, 0.1, 0.5))
     fish_shuffle: bool = hp(False, "visit the domains in random order, as the authors do")
 
 
@@ -34,7 +34,7 @@ class Fish(Algorithm):
     def update(self, batches: Sequence[Batch]) -> Logs:
         batches = self.per_domain(batches)
         order = torch.randperm(len(batches)).tolist() if self.hp.fish_shuffle else range(len(batches))
-        weights = [t for t in self.state_dict().values() if t.is_floating_point()]  # statistics of live BN included
+        weights = [t for t in self.state_dict().values() if t.is_floating_point()]  # and the statistics of BN
         slow = [t.clone() for t in weights]
         losses = []
         for e in order:

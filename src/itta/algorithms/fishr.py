@@ -1,8 +1,8 @@
 """Fishr. Fishr: Invariant Gradient Variances for Out-of-Distribution Generalization. Rame, Dancette, Cord, ICML 2022.
 https://arxiv.org/abs/2109.02934
 
-As in DomainBed, its running means without bias correction included: they grow to v/(1−γ). They are part of the model's
-state here, and survive a checkpoint. Per-sample gradients of the head come from torch.func, for any head.
+As in DomainBed, the running means have no bias correction: they grow to v/(1−γ). Here they are part of the model's
+state, so a checkpoint holds them. torch.func computes the per-sample gradients, for any head.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ from itta.hparams import hp, power, uniform
 class Hparams(base.Hparams):
     lambda_: float = hp(1000.0, "weight of the penalty after annealing", power(10, 1, 4), drawn_as="lambda")
     penalty_anneal_iters: int = hp(1500, "steps without the penalty", uniform(0, 5000, whole=True))
-    ema: float = hp(0.95, "γ: how much of the running mean stays", uniform(0.9, 0.99))
+    ema: float = hp(0.95, "γ: share of the running mean that each step keeps", uniform(0.9, 0.99))
 
 
 class Fishr(Algorithm):
     """v_e: variance over domain e of each image's gradient for the head φ;  m_e ← γ·m_e + (1−γ)·v_e;
 
-    min CE(o, y) + λ·⟨(1/P)‖m_e − ⟨m⟩‖²⟩_e/(1−γ)², P parameters, the old m_e constant.
+    min CE(o, y) + λ·⟨(1/P)‖m_e − ⟨m⟩‖²⟩_e/(1−γ)², with P parameters; the old m_e is constant.
     """
 
     name = "fishr"
@@ -67,7 +67,7 @@ class Fishr(Algorithm):
 
 
 def head_gradients(head: nn.Module, z: Tensor, y: Tensor) -> Tensor:
-    """The gradient of each image's cross-entropy for the head's parameters, [N, P]."""
+    """Return the gradient of each image's cross-entropy for the head's parameters, [N, P]."""
 
     def loss(parameters: dict[str, Tensor], z: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(head, parameters, (z[None],)), y[None])

@@ -1,8 +1,8 @@
 """GroupDRO. Distributionally Robust Neural Networks for Group Shifts.
 Sagawa, Koh, Hashimoto, Liang, ICLR 2020. https://arxiv.org/abs/1911.08731
 
-The paper's tables call it GroupGRO. All domains share one pass; the weights q are updated in log space, where no loss
-overflows, and are part of the model's state from the start.
+The tables of the ITTA paper call it GroupGRO. All domains share one pass. The weights q are updated in log space, where
+no loss overflows, and are part of the model's state from the start.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from itta.hparams import hp, power
 
 @dataclass(frozen=True)
 class Hparams(base.Hparams):
-    groupdro_eta: float = hp(1e-2, "step size of the domains' weights", power(10, -3, -1))
+    groupdro_eta: float = hp(1e-2, "η: step size of the weights of the domains", power(10, -3, -1))
 
 
 class GroupDRO(Algorithm):

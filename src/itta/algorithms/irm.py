@@ -1,8 +1,8 @@
 """IRM. Invariant Risk Minimization. Arjovsky, Bottou, Gulrajani, Lopez-Paz, 2019. https://arxiv.org/abs/1907.02893
 
-IRMv1 with DomainBed's unbiased estimate: the squared derivative becomes a product of two, one for each half of a
-domain's batch, so the penalty may be negative. The derivative is written out instead of taken by autograd. As in
-DomainBed the penalty weighs 1, not 0, before the annealing step, and Adam starts afresh at that step.
+IRMv1 with DomainBed's unbiased estimate: the squared derivative is a product of two derivatives, one for each half of a
+domain's batch, so the penalty can be negative. The derivative is in closed form, without autograd. As in DomainBed, the
+penalty has weight 1, not 0, before the annealing step, and Adam restarts at that step.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from itta.hparams import hp, power
 @dataclass(frozen=True)
 class Hparams(base.Hparams):
     irm_lambda: float = hp(100.0, "weight of the penalty after annealing", power(10, -1, 5))
-    irm_penalty_anneal_iters: int = hp(500, "steps with weight 1", power(10, 0, 4, whole=True))
+    irm_penalty_anneal_iters: int = hp(500, "annealing: steps with weight 1", power(10, 0, 4, whole=True))
 
 
 class IRM(Algorithm):
@@ -34,7 +34,7 @@ class IRM(Algorithm):
     name = "irm"
     paper = "Arjovsky et al., Invariant Risk Minimization, 2019"
     Hparams = Hparams
-    needs = Needs(second_order="the loss, by the scale of the logits, in closed form")
+    needs = Needs(second_order="the loss as a function of the logits' scale, in closed form")
 
     step: Tensor
 
@@ -57,12 +57,12 @@ class IRM(Algorithm):
 
 
 def scale_derivative(logits: Tensor, y: Tensor) -> Tensor:
-    """r [N]: how each image's cross-entropy changes with a factor on its logits, at 1."""
+    """Return r [N]: the derivative of each image's cross-entropy for a factor on its logits, at 1."""
     return ((logits.softmax(1) - F.one_hot(y, logits.shape[1])) * logits).sum(1)
 
 
 def split_square(r: Tensor) -> Tensor:
-    """An unbiased estimate of (E r)² from two independent halves; 0 where one of them is empty.
+    """Estimate (E r)² without bias from two independent halves; 0 if one half is empty.
 
     >>> split_square(torch.tensor([1.0, 10.0, 3.0]))
     tensor(20.)

@@ -1,9 +1,9 @@
 """ITTA, the training half. Improved Test-Time Adaptation for Domain Generalization.
 Chen, Zhang, Song, Shan, Liu, CVPR 2023. https://arxiv.org/abs/2304.04494
 
-Two differences from the paper, both explained in docs/deviations.md. The weight sub-network's gradient is exact but
-needs no second-order backpropagation: one Jacobian-vector product, then a derivative through f_w alone. And both
-updates start from the same point by default (``update_order="shared"``), which saves the second pass over the batch.
+Two things differ from the paper. The gradient of the weight sub-network f_w is exact but needs no second-order
+backpropagation: one Jacobian-vector product, then a derivative through f_w alone. And by default both updates start
+from the same point (``update_order="shared"``), which saves the second pass over the batch.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ class Hparams(consistency.Hparams):
     update_order: Literal["shared", "paper"] = hp(
         "shared", "shared: θ, φ and w step from one pass; paper: w steps after θ and φ, from a second pass"
     )
-    align_every: int = hp(1, "update f_w every so many steps")
-    align_blocks: Literal["all", "last"] = hp("all", "the parameters whose gradients are aligned")
+    align_every: int = hp(1, "update f_w once in this number of steps")
+    align_blocks: Literal["all", "last"] = hp("all", "align the gradients of all blocks, or of the last block")
     difference: Literal["z-z'", "z'-z"] = hp("z-z'", "the argument of f_w; the released code has z' − z")
 
 
@@ -43,7 +43,7 @@ PRESETS: dict[str, dict[str, object]] = {
 
 
 class ITTA(Algorithm):
-    """z, z' = f_θ(x), z' with its style mixed after one of the first two blocks;
+    """z, z' = f_θ(x); for z' styles are mixed after one of the first two blocks.
 
     L_main  = CE(f_φ(z), y) + CE(f_φ(z'), y)
     L_wcont = mean(f_w(z − z')²)                                              (Eq. 1)
@@ -76,11 +76,11 @@ class ITTA(Algorithm):
         self.optimizers["main"].step()
         logs = run.logs()
         self.optimizers["main"].zero_grad()
-        del run  # two recorded passes at once would double the activations
+        del run  # two tapes at once would double the memory of the activations
         return logs | (self.align(self.run(x, y)) if aligns else {})
 
     def run(self, x: Tensor, y: Tensor) -> "Run":
-        """Both losses of a batch, with the pass recorded for the alignment step."""
+        """Compute both losses of a batch, and record the pass for the alignment step."""
         before_last = self.backbone.block_names[-2]
         run = Run(Tape())
 
@@ -97,11 +97,11 @@ class ITTA(Algorithm):
         return run
 
     def update_together(self, run: "Run") -> Logs:
-        """Step θ, φ and w from one pass: two gradients of it serve both updates."""
+        """Step θ, φ and w from one pass. Both updates use the same two gradients."""
         aligned, early = self.aligned_parameters(), self.early_parameters()
         cut = [run.cut] if early else []
         head = list(self.head.parameters())
-        self.optimizers["main"].zero_grad()  # last step's gradients would add to the peak
+        self.optimizers["main"].zero_grad()  # the gradients of the last step would add to the peak of memory
         on_main = grad(run.main, [*aligned, *cut, *head], keep_graph=True)
         on_wcont = grad(run.wcont, [*aligned, *cut], keep_graph=bool(early))
         n = len(aligned)
@@ -111,13 +111,13 @@ class ITTA(Algorithm):
         set_gradients(head, on_main[n + len(cut) :])
 
         g_main, g_wcont = on_main[:n], on_wcont[:n]
-        del on_main, on_wcont  # or the lists would keep alive what v replaces below
+        del on_main, on_wcont  # or the lists would keep the tensors that v replaces below
         found = alignment(g_main, g_wcont)
         for i, (p, m, w) in enumerate(zip(aligned, g_main, g_wcont)):
-            if found is not None:  # v takes the place of g_wcont: θ-sized tensors are what a step's memory is made of
+            if found is not None:  # v replaces g_wcont: tensors of θ's size take most of a step's memory
                 g_wcont[i] = found.direction(m, w)
             p.grad = m.add_(w, alpha=self.hp.alpha)  # Eq. 2
-        logs = self.step_w(run, found, g_wcont)  # before θ moves: the recorded pass holds its present values
+        logs = self.step_w(run, found, g_wcont)  # before θ changes: the tape refers to its present values
         self.optimizers["main"].step()
         return run.logs() | logs
 
@@ -134,11 +134,11 @@ class ITTA(Algorithm):
         return self.step_w(run, found, g_wcont)
 
     def step_w(self, run: "Run", found: Alignment | None, v: Sequence[Tensor]) -> Logs:
-        """Eq. 5, given v = ∂L_align/∂g_wcont.
+        """Step w on Eq. 5, given v = ∂L_align/∂g_wcont.
 
-        With u(h, w) = ∂L_wcont/∂h and J = ∂h/∂θ, g_wcont = Jᵀu, hence ∂L_align/∂w = ∂⟨J v, u(h, w)⟩/∂w, J v constant.
+        With u(h, w) = ∂L_wcont/∂h and J = ∂h/∂θ, g_wcont = Jᵀu. Hence ∂L_align/∂w = ∂⟨J v, u(h, w)⟩/∂w, J v constant.
         """
-        if found is None:  # a gradient vanishes: there is no direction to align
+        if found is None:  # a gradient is zero: there is no direction to align
             return {"align": 0.0, "cosine": 0.0}
         j_v = run.tape.jvp(dict(zip(self.aligned_parameters(), v)), run.h)
         set_gradients(list(self.f_w.parameters()), w_gradient(self.f_w, run.h, j_v))
@@ -149,19 +149,19 @@ class ITTA(Algorithm):
         return [*self.backbone.parameters(), *self.head.parameters()]
 
     def aligned_parameters(self) -> list[Tensor]:
-        """The part of θ whose gradients are compared."""
+        """Return the part of θ with aligned gradients."""
         aligned = self.backbone if self.hp.align_blocks == "all" else self.backbone.last_block
         return list(aligned.parameters())
 
     def early_parameters(self) -> list[Tensor]:
-        """The rest of θ."""
+        """Return the rest of θ."""
         aligned = {id(p) for p in self.aligned_parameters()}
         return [p for p in self.backbone.parameters() if id(p) not in aligned]
 
 
 @dataclass
 class Run:
-    """One recorded pass and its losses."""
+    """The tape of one pass, and its losses."""
 
     tape: Tape
     h: Tensor = field(init=False)  # z − z'
@@ -183,7 +183,7 @@ def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> 
 
 
 def w_gradient(f_w: AffineStack, h: Tensor, j_v: Tensor) -> list[Tensor]:
-    """∂⟨j_v, u(h, w)⟩/∂w with u = ∂ mean(f_w(h)²)/∂h: a second derivative of f_w alone."""
+    """Return ∂⟨j_v, u(h, w)⟩/∂w with u = ∂ mean(f_w(h)²)/∂h, a second derivative of f_w alone."""
     h = h.detach().requires_grad_()
     (u,) = torch.autograd.grad(f_w(h).square().mean(), h, create_graph=True)
     return grad((u * j_v).sum(), list(f_w.parameters()))

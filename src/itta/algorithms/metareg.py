@@ -1,12 +1,12 @@
 """MetaReg. MetaReg: Towards Domain Generalization using Meta-Regularization.
 Balaji, Sankaranarayanan, Chellappa, NeurIPS 2018.
 
-The authors published no code, and the sizes of their steps are not known to us: this follows the method, with settings
-of our own. In the first metareg_steps the regulariser is learned, beside one head for each domain; then backbone and
-head start anew and learn with it. Differences: steps of the network are Adam's on the sum of the domains' losses; φ's
-step reads the features of the same pass, taken before the network moves, where the paper steps first and draws fresh
-batches; φ starts small and is kept from becoming negative, since a negative one would drive weights outward without
-end. Until the second phase, predictions use the mean of the heads.
+The authors published no code, and we do not know the sizes of their steps: this follows the method, with settings of
+our own. In the first metareg_steps the method learns the regulariser and one head for each domain. Then backbone and
+head restart and learn with the regulariser. Three things differ from the paper. The network steps with Adam on the sum
+of the domains' losses. φ steps on the features of the same pass, before the network changes; the paper changes the
+network first and draws new batches. φ starts small and cannot become negative, since a negative φ would let weights
+grow without limit. Before the second phase, predictions use the mean of the heads.
 """
 
 from collections.abc import Sequence
@@ -28,20 +28,20 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Hparams(base.Hparams):
-    metareg_steps: int = hp(1000, "steps in which the regulariser is learned")
+    metareg_steps: int = hp(1000, "steps that learn the regulariser")
     metareg_inner_steps: int = hp(3, "l: unrolled steps of the head")
     metareg_inner_lr: float = hp(1e-2, "α₂: size of the unrolled steps", power(10, -3, -1))
     metareg_lr: float = hp(1e-3, "α₃: learning rate of φ's Adam", power(10, -4, -2))
-    metareg_start: float = hp(1e-3, "φ at the start")
+    metareg_start: float = hp(1e-3, "initial value of φ")
 
 
 class MetaReg(Algorithm):
-    """R_φ(θ) = Σ_k φ_k|θ_k| over the head's parameters θ; one head θ_e for each domain. First, in each step,
+    """R_φ(θ) = Σ_k φ_k|θ_k| over the parameters θ of the head. In the first phase each domain e has a head θ_e, and
 
     ψ, θ_e  step on Σ_e L_e(ψ, θ_e);
     φ       steps on L_b(ψ, β_l) for domains a ≠ b, β_0 = θ_a, β ← β − α₂∇_β[L_a(ψ, β) + R_φ(β)], through all l steps.
 
-    Then, anew: min Σ_e L_e(ψ, θ) + R_φ(θ).
+    In the second phase backbone and head restart: min Σ_e L_e(ψ, θ) + R_φ(θ).
     """
 
     name = "metareg"
@@ -74,13 +74,14 @@ class MetaReg(Algorithm):
         return super().update(batches)
 
     def objective(self, batches: Sequence[Batch]) -> tuple[Tensor, Logs]:
-        """The second phase."""
+        """Return the loss of the second phase."""
         x, y = self.gather(batches)
         risk = domain_risks(self.predict(x), y, [len(x) for x, _ in batches]).sum()
         penalty = self.regulariser(dict(self.head.named_parameters()), constant=True)
         return risk + penalty, {"loss": risk.item(), "penalty": penalty.item()}
 
     def meta_step(self, batches: Sequence[Batch]) -> Logs:
+        """Take a step of the first phase."""
         a, b = torch.randperm(len(batches))[:2].tolist()
         sizes = [len(x) for x, _ in batches]
         x, _ = self.gather(batches)
@@ -102,7 +103,7 @@ class MetaReg(Algorithm):
         return {"loss": loss.item(), "held_out": held_out.item()}
 
     def held_out_loss(self, train: Batch, test: Batch, a: int) -> Tensor:
-        """L_b after l steps of domain a's head on L_a + R_φ, as a function of φ; batches are of features."""
+        """Return L_b after l steps of domain a's head on L_a + R_φ, as a function of φ. The batches hold features."""
         beta = {k: p.detach().requires_grad_() for k, p in self.heads[a].named_parameters()}
         for _ in range(self.hp.metareg_inner_steps):
             loss = F.cross_entropy(functional_call(self.heads[a], beta, (train[0],)), train[1]) + self.regulariser(beta)
@@ -111,7 +112,7 @@ class MetaReg(Algorithm):
         return F.cross_entropy(functional_call(self.heads[a], beta, (test[0],)), test[1])
 
     def regulariser(self, weights: Weights, constant: bool = False) -> Tensor:
-        """R_φ."""
+        """Return R_φ."""
         terms = []
         for name, weight in weights.items():
             phi = self.phi[name.replace(".", "_")]
@@ -119,6 +120,6 @@ class MetaReg(Algorithm):
         return torch.stack(terms).sum()
 
     def restart(self) -> None:
-        """Backbone and head as they were before training."""
+        """Reset backbone and head to their state before training."""
         self.backbone.load_state_dict(self.task.make_backbone().state_dict())
         self.head.load_state_dict(self.task.make_head(self.backbone.dim, self.task.n_classes).state_dict())

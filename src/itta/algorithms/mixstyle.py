@@ -1,7 +1,7 @@
 """MixStyle. Domain Generalization with MixStyle. Zhou, Yang, Qiao, Xiang, ICLR 2021. https://arxiv.org/abs/2104.02008
 
-ERM whose feature maps trade styles after the first blocks. Partners are drawn from the whole batch (the paper's random
-mode), which with several domains already mixes across them; the optimiser is DomainBed's Adam, not the paper's SGD.
+ERM with mixed styles of the feature maps after the first blocks. Partners are drawn from the whole batch (the paper's
+random mode), so with several domains styles mix across domains. The optimiser is DomainBed's Adam, not the paper's SGD.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from itta.nn.style_mixing import draw_mix, mix_style
 @dataclass(frozen=True)
 class Hparams(base.Hparams):
     mix_p: float = hp(0.5, "probability of mixing after each of the first three blocks")
-    mix_alpha: float = hp(0.1, "α of Beta(α, α), from which the share of one's own style is drawn")
+    mix_alpha: float = hp(0.1, "α of Beta(α, α), which draws the share of an image's own style")
 
 
 class MixStyle(Algorithm):
-    """CE on features whose styles are mixed: after each of the first three blocks, with probability p,
+    """CE on features with mixed styles: after each of the first three blocks, with probability p,
 
     z ← (z − μ)/σ·σ_mix + μ_mix,  μ_mix = λμ + (1−λ)μ_partner,  σ_mix = λσ + (1−λ)σ_partner,  λ ~ Beta(α, α).
     """

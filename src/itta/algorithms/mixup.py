@@ -1,9 +1,9 @@
 """Mixup between domains. mixup: Beyond Empirical Risk Minimization. Zhang, Cisse, Dauphin, Lopez-Paz, ICLR 2018.
-https://arxiv.org/abs/1710.09412. Between domains as in DomainBed.
+https://arxiv.org/abs/1710.09412. Images are mixed between domains, as in DomainBed.
 
-All pairs of domains share one pass. The code of the ITTA paper drew α from 10^U(−1, −1) by mistake, that is always 0.1;
-we search DomainBed's corrected range (set mixup_alpha=0.1 for theirs). One source domain: each image is mixed with
-another of its batch.
+All pairs of domains share one pass. The code of the ITTA paper drew α from 10^U(−1, −1) by mistake, so α was always
+0.1. We search DomainBed's corrected range; set mixup_alpha=0.1 for theirs. With one source domain, each image is mixed
+with another image of its batch.
 """
 
 from collections.abc import Sequence
@@ -23,18 +23,18 @@ from itta.nn.style_mixing import draw_beta
 
 @dataclass(frozen=True)
 class Hparams(base.Hparams):
-    mixup_alpha: float = hp(0.2, "α of Beta(α, α), from which each pair's share λ is drawn", power(10, -1, 1))
+    mixup_alpha: float = hp(0.2, "α of Beta(α, α), which draws the share λ of each pair", power(10, -1, 1))
 
 
 class MixupDraw(NamedTuple):
-    order: Tensor  # [S], a permutation: each domain is paired with the next of the ring
+    order: Tensor  # [S], a cyclic order of the domains: each is paired with the next
     lam: Tensor  # [S], one share for each pair
 
 
 class Mixup(Algorithm):
-    """x̃ = λx_i + (1−λ)x_j for S pairs (i, j) of domains, neighbours in a random ring, images paired by position;
+    """x̃ = λx_i + (1−λ)x_j for S pairs (i, j) of domains, neighbours in a random cyclic order; images pair by position.
 
-    min ⟨λ·CE(o(x̃), y_i) + (1−λ)·CE(o(x̃), y_j)⟩ over pairs, one λ ~ Beta(α, α) for each.
+    min ⟨λ·CE(o(x̃), y_i) + (1−λ)·CE(o(x̃), y_j)⟩ over pairs, with one λ ~ Beta(α, α) per pair.
     """
 
     name = "mixup"
@@ -70,6 +70,6 @@ def shuffled(batch: Batch) -> Batch:
 
 
 def joined(batches: Sequence[Batch], sizes: Sequence[int]) -> Batch:
-    """The first images of each batch, as one batch."""
+    """Join the first images of each batch into one batch."""
     parts = [(x[:n], y[:n]) for (x, y), n in zip(batches, sizes)]
     return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])

@@ -1,11 +1,11 @@
 """MLDG. Learning to Generalize: Meta-Learning for Domain Generalization. Li, Yang, Song, Hospedales, AAAI 2018.
 https://arxiv.org/abs/1710.03463
 
-First-order, as in DomainBed: no derivative passes through the inner step, which is one of a fresh Adam, that is, a step
-of size lr along the gradient's sign. Two ways to pair domains: ``ring``, the older one and most likely what the ITTA
-paper ran, in which every domain is trained and tested on once; and ``holdout``, DomainBed's present one. There, the
-number of held-out domains is clipped so that one is left to train on (``reference`` does not clip, and learns nothing
-when none is left). The batches of a pair are cut to the shorter one.
+First-order, as in DomainBed: no derivative passes through the inner step. The inner step is the first step of a new
+Adam, so it has size lr along the sign of the gradient. There are two ways to pair domains. ``ring`` is DomainBed's
+older way, and most likely the one that the ITTA paper ran: every domain is trained on once and tested on once.
+``holdout`` is DomainBed's present way. It holds out at most all domains but one. (With ``reference`` it may hold out
+all; then it learns nothing.) The batches of a pair are cut to the length of the shorter one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,13 +31,13 @@ Weights = Mapping[str, Tensor]
 @dataclass(frozen=True)
 class Hparams(base.Hparams):
     mldg_beta: float = hp(1.0, "weight of the loss after the inner step", power(10, -1, 1))
-    n_meta_test: int = hp(2, "held-out domains a step, for mldg_pairs=holdout", choice(1, 2))
-    mldg_pairs: Literal["ring", "holdout"] = hp("ring", "which domains are trained and which tested on in a step")
-    reference: bool = hp(False, "hold out n_meta_test domains even if none is left, as DomainBed does")
+    n_meta_test: int = hp(2, "held-out domains per step, for mldg_pairs=holdout", choice(1, 2))
+    mldg_pairs: Literal["ring", "holdout"] = hp("ring", "how the domains of a step are paired to train and to test")
+    reference: bool = hp(False, "hold out n_meta_test domains even if none is left to train on, as DomainBed does")
 
 
 class MLDG(Algorithm):
-    """For each pair (i, j) of a domain to train on and one to test on:
+    """For each pair (i, j) of a training domain and a test domain:
 
     θ' = θ − lr·g/(|g| + ε), g = ∇L_i(θ) + decay·θ;   θ steps along (1/S)·Σ_pairs ∇L_i(θ) + β·∇L_j(θ').
     """
@@ -55,9 +55,11 @@ class MLDG(Algorithm):
     def update(self, batches: Sequence[Batch]) -> Logs:
         batches = self.per_domain(batches)
         theta = dict(self.named_parameters())
-        for p in theta.values():  # gathers the gradients at θ and at every θ'
+        for p in theta.values():  # .grad accumulates the gradients at θ and at every θ'
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad.zero_()
-        inner = {k: torch.empty_like(p, requires_grad=True) for k, p in theta.items()}  # θ', filled for every pair anew
+        inner = {
+            k: torch.empty_like(p, requires_grad=True) for k, p in theta.items()
+        }  # θ', filled again for every pair
         loss = 0.0
         for i, j in self.pairs(torch.randperm(len(batches)).tolist()):
             n = min(len(batches[i][0]), len(batches[j][0]))
@@ -71,7 +73,7 @@ class MLDG(Algorithm):
         return {"loss": loss}
 
     def pairs(self, order: Sequence[int]) -> list[tuple[int, int]]:
-        """(train, test) domains of a step, given a permutation of all."""
+        """Return the (train, test) domains of a step, given a permutation of all domains."""
         if self.hp.mldg_pairs == "ring":
             return list(zip(order, [*order[1:], order[0]]))
         m = self.hp.n_meta_test if self.hp.reference else min(self.hp.n_meta_test, len(order) - 1)
@@ -79,16 +81,16 @@ class MLDG(Algorithm):
         return [(i, test[k % len(test)]) for k, i in enumerate(train)]
 
     def backward(self, theta: Weights, batch: Batch, n: int, factor: float = 1.0) -> float:
-        """The loss of a domain's first n images at θ; ``factor`` times its gradient is added to what is gathered."""
+        """Return the loss of a domain's first n images at θ, and add ``factor`` times its gradient to .grad."""
         loss = F.cross_entropy(functional_call(self, dict(theta), (batch[0][:n],)), batch[1][:n])
         (factor * loss).backward()
         return loss.item()
 
     @contextmanager
     def stepping(self, theta: Weights, inner: Weights) -> Iterator[None]:
-        """While the gradient at θ is computed, each of its tensors fills θ' as it arrives, and is kept no longer.
+        """Fill θ' from the gradient at θ, tensor by tensor while it is computed, so that no copy of it is kept.
 
-        Both points gather their gradients in the same place.
+        θ and θ' accumulate their gradients in the same tensors.
         """
         hooks = []
         for k, p in theta.items():
@@ -102,7 +104,7 @@ class MLDG(Algorithm):
 
     @torch.no_grad()
     def inner_step(self, p: Tensor, out: Tensor, g: Tensor) -> None:
-        """The first step of a fresh Adam from p along g, into ``out``."""
+        """Write into ``out`` the result of the first step of a new Adam from p along g."""
         if self.hp.weight_decay:
             g = g.add(p, alpha=self.hp.weight_decay)
         torch.addcdiv(p, g, torch.abs(g, out=out).add_(ADAM_EPS), value=-self.hp.lr, out=out)

@@ -1,8 +1,8 @@
 """MMD. Domain Generalization with Adversarial Feature Learning. Li, Pan, Wang, Kot, CVPR 2018.
 
 DomainBed's form: a sum of Gaussian kernels of fixed widths, without the paper's adversarial autoencoder. Distances are
-taken from differences instead of ‖u‖² + ‖v‖² − 2u·v, whose cancellation spoils the narrow kernels in single precision
-(``reference`` gives those). The widths are absolute: where ‖z_i − z_j‖² is far above 1000 the penalty has no gradient.
+computed from differences. DomainBed computes ‖u‖² + ‖v‖² − 2u·v, and cancellation spoils the narrow kernels in single
+precision (``reference``). The widths are absolute: if ‖z_i − z_j‖² is far above 1000, the penalty has no gradient.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from itta.hparams import hp, power
 @dataclass(frozen=True)
 class Hparams(base.Hparams):
     mmd_gamma: float = hp(1.0, "weight of the distance between domains", power(10, -1, 1))
-    reference: bool = hp(False, "distances from the expanded square, clamped at 1e-30, as DomainBed does")
+    reference: bool = hp(False, "compute distances from the expanded square, at least 1e-30, as DomainBed does")
 
 
 class MMD(Algorithm):
-    """min ⟨L_e⟩ + γ·⟨mean K(a, a) + mean K(b, b) − 2·mean K(a, b)⟩ over pairs of domains, of the features z = f_θ(x);
+    """min ⟨L_e⟩ + γ·⟨mean K(a, a) + mean K(b, b) − 2·mean K(a, b)⟩ over pairs of domains, for features z = f_θ(x);
 
     K(u, v) = Σ_γ exp(−γ‖u − v‖²), γ = 10⁻³, 10⁻², …, 10³.
     """

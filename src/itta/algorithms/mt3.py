@@ -1,9 +1,9 @@
 """MT3, the training half. MT3: Meta Test-Time Training for Self-Supervised Test-Time Adaption.
 Bartler, Bühler, Wiewel, Döbler, Yang, AISTATS 2022. https://arxiv.org/abs/2103.16201
 
-In DomainBed's loop: a task is the batch of one source domain, where the paper's are eight images each; outer steps are
-Adam's; views are drawn for each image by DomainBed's augmentation, where the paper flips and blurs whole tasks;
-projector and predictor have no normalisation, so that a task may be one image. Ranges: ours.
+Here it runs in DomainBed's loop. A task is the batch of one source domain; the paper's tasks have eight images. Outer
+steps are Adam's. DomainBed's augmentation draws the views of each image; the paper flips and blurs whole tasks.
+Projector and predictor have no normalisation, so that a task may be one image. The search ranges are ours.
 """
 
 from collections.abc import Sequence
@@ -25,20 +25,20 @@ from itta.nn.mlp import mlp
 
 @dataclass(frozen=True)
 class Hparams(base.Hparams):
-    mt3_inner_lr: float = hp(0.1, "α: size of the inner step, at test time too", power(10, -2, 0))
+    mt3_inner_lr: float = hp(0.1, "α: size of the inner step, also at test time", power(10, -2, 0))
     mt3_weight: float = hp(0.1, "γ: weight of the BYOL loss in the outer loss", power(10, -2, 0))
-    mt3_clip: float = hp(10.0, "longest gradient of a tensor in the inner step")
+    mt3_clip: float = hp(10.0, "largest norm of a tensor's gradient in the inner step")
     mt3_width: int = hp(256, "hidden units of projector and predictor")
     mt3_dim: int = hp(128, "size of a projection")
-    mt3_first_order: bool = hp(False, "treat the inner gradient as a constant, which is cheaper")
+    mt3_first_order: bool = hp(False, "treat the inner gradient as a constant, which costs less")
 
 
 class MT3(Algorithm):
     """Projector g, predictor q, two views a, b of every image; v = g(f_θ(·)), constant in the loss:
 
-    L_BYOL = ⟨2 − 2 cos(q(g(f_θ(a))), v_b)⟩ + ⟨2 − 2 cos(q(g(f_θ(b))), v_a)⟩;
+    L_BYOL = ⟨2 − 2 cos(q(g(f_θ(a))), v_b)⟩ + ⟨2 − 2 cos(q(g(f_θ(b))), v_a)⟩.
 
-    in each step, for every domain a task: θ' = θ − α·clip(∇_θ L_BYOL), each tensor's gradient clipped by its length;
+    In each step every domain is a task: θ' = θ − α·clip(∇_θ L_BYOL), each tensor's gradient clipped by its norm;
     min mean over tasks of CE(f_θ'(x), y) + γ·L_BYOL, through the inner step.
     """
 
@@ -57,7 +57,7 @@ class MT3(Algorithm):
         tasks = self.per_domain(batches)
         self.optimizers["main"].zero_grad()
         logs: Logs = {"loss": 0.0, "byol": 0.0}
-        for x, y in tasks:  # backward each by itself: the graph of one inner step at a time is large enough
+        for x, y in tasks:  # one backward per task, to hold the graph of one inner step at a time
             loss, self_supervised = self.task_losses(x, y)
             ((loss + self.hp.mt3_weight * self_supervised) / len(tasks)).backward()
             logs["loss"] += loss.item() / len(tasks)
@@ -66,9 +66,9 @@ class MT3(Algorithm):
         return logs
 
     def task_losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """CE after the inner step, and L_BYOL, on which it was taken.
+        """Return CE after the inner step, and L_BYOL, the loss of that step.
 
-        One step moves projector and predictor without consequence: only θ is stepped.
+        Only θ takes the inner step: CE does not depend on projector and predictor.
         """
         with sdpa_kernel(SDPBackend.MATH):  # fused attention cannot be differentiated twice
             projected = self.project(make_views(x, draw_views(len(x))))
@@ -84,10 +84,10 @@ class MT3(Algorithm):
         return F.cross_entropy(functional_call(self, stepped, (x,)), y), self_supervised
 
     def project(self, views: Tensor) -> Tensor:
-        """v = g(f_θ(views))."""
+        """Return v = g(f_θ(views))."""
         return self.projector(self.backbone(self.inputs(views)))
 
 
 def clip(g: Tensor, longest: float) -> Tensor:
-    """The gradient, shortened to ``longest`` where it is longer."""
+    """Scale a gradient to the norm ``longest`` if its norm is larger."""
     return g * (longest / g.norm().clamp(min=longest))

@@ -1,9 +1,9 @@
 """MTL. Domain Generalization by Marginal Transfer Learning. Blanchard, Deshmukh, Dogan, Lee, Scott, JMLR 2021.
 https://arxiv.org/abs/1711.07910
 
-The form DomainBed intends. As written there, the domain's mean is overwritten by noise, in training and in prediction,
-so that the running mean has no effect and predictions are random (``reference``). A prediction reads the mean of its
-own batch: it depends on the batch, and for one image the mean is the image.
+This is the form that DomainBed intends. DomainBed's code overwrites the domain's mean by noise, in training and in
+prediction, so the running mean has no effect and predictions are random (``reference``). A prediction uses the mean of
+its own batch, so it depends on the batch. For one image the mean is the image's own feature vector.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from itta.hparams import choice, hp
 @dataclass(frozen=True)
 class Hparams(base.Hparams):
     mtl_ema: float = hp(0.99, "weight of the present batch in the domain's running mean", choice(0.5, 0.9, 0.99, 1.0))
-    reference: bool = hp(False, "give the head noise in place of the domain's mean, as DomainBed does")
+    reference: bool = hp(False, "give the head noise instead of the domain's mean, as DomainBed does")
 
 
 class MTL(Algorithm):

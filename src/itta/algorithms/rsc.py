@@ -1,10 +1,10 @@
 """RSC. Self-Challenging Improves Cross-Domain Generalization. Huang, Wang, Xing, Huang, ECCV 2020.
 https://arxiv.org/abs/2007.02454
 
-As in DomainBed: on the feature vector, with signed gradients, and the loss on the muted pass only. Its comparisons are
-strict, so at least one feature and one image are always muted. Of features that cannot be negative, muting those that
-count for the class lowers its logit the more the larger they are, which invites the network to shrink them all: be
-patient with a fresh head (docs/results.md).
+As in DomainBed, it acts on the feature vector, with signed gradients, and the loss uses the muted pass only.
+Comparisons are strict, so at least one feature and one image are always muted. If features cannot be negative, muting
+lowers the logit of the class by more the larger the muted features are. This can make the network shrink all features:
+a new head may need many steps.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ from itta.hparams import hp, uniform
 @dataclass(frozen=True)
 class Hparams(base.Hparams):
     rsc_f_drop_factor: float = hp(1 / 3, "share of the features to mute", uniform(0, 0.5))
-    rsc_b_drop_factor: float = hp(1 / 3, "share of the images to mute them in", uniform(0, 0.5))
+    rsc_b_drop_factor: float = hp(1 / 3, "share of the images with muted features", uniform(0, 0.5))
 
 
 class RSC(Algorithm):
-    """g_i = ∂o_i[y_i]/∂z_i;  m_i = 1[g_i < its (1−f)-quantile] mutes the features that matter most;
+    """g_i = ∂o_i[y_i]/∂z_i;  m_i = 1[g_i < its (1−f)-quantile] mutes the features with the largest g_i;
 
-    Δ_i = p_i[y_i] − p_i[y_i] with features muted; images with Δ_i below its (1−b)-quantile keep all features;
-    min CE(f_φ(z ∘ M), y), the mask M constant.
+    Δ_i = p_i[y_i] − (p_i[y_i] with features muted); images with Δ_i below its (1−b)-quantile keep all features;
+    min CE(f_φ(z ∘ M), y), with a constant mask M.
     """
 
     name = "rsc"
@@ -43,7 +43,7 @@ class RSC(Algorithm):
         return loss, {"loss": loss.item()}
 
     def mask(self, z: Tensor, y: Tensor) -> Tensor:
-        """M [N, d], ones and zeros."""
+        """Return M [N, d], of ones and zeros."""
         z = z.requires_grad_()
         logits = self.classify(z)
         rows = torch.arange(len(y), device=y.device)

@@ -1,9 +1,9 @@
 """SagNet. Reducing Domain Gap by Reducing Style Bias. Nam, Lee, Park, Yoon, Yoo, CVPR 2021.
 https://arxiv.org/abs/1910.11645
 
-DomainBed's form, on the pooled feature vector: its "style" is a scalar mean and variance over the features, where the
-authors randomise feature maps in the middle of the network. The second and third step read the same features, so they
-share one pass (with live batch normalisation its statistics are therefore updated twice a step, not three times).
+DomainBed's form acts on the pooled feature vector: its "style" is one mean and one variance over the features. The
+authors randomise feature maps in the middle of the network. The second and third step use the same features, so they
+share one pass. (Live batch normalisation therefore updates its statistics twice per step, not three times.)
 """
 
 from collections.abc import Sequence
@@ -27,15 +27,15 @@ class Hparams(base.Hparams):
 
 
 class SagDraw(NamedTuple):
-    alpha: Tensor  # [N, 1], share of one's own style
+    alpha: Tensor  # [N, 1], share of an image's own style
     partner: Tensor  # [N], a permutation
 
 
 class SagNet(Algorithm):
     """Style: μ, v, the mean and variance over a vector's entries; content: z̄ = (z − μ)/√v. In each update,
 
-    1. θ and φ step on CE(f_φ(z̄·√v' + μ'), y), styles v', μ' mixed with a partner's;
-    2. the style head s steps on CE(s(z̄_partner·√v + μ), y), the content a constant;
+    1. θ and φ step on CE(f_φ(z̄·√v' + μ'), y), with the styles v', μ' mixed with a partner's;
+    2. the style head s steps on CE(s(z̄_partner·√v + μ), y), with constant content;
     3. θ steps on w·CE(s(z̄_partner·√v + μ), uniform).
     """
 
@@ -66,7 +66,7 @@ class SagNet(Algorithm):
         return {"loss_cont": content.item(), "loss_style": style.item(), "loss_adv": adversarial.item()}
 
     def step(self, loss: Tensor, *names: str) -> None:
-        """Step these optimisers' parameters, and compute no other gradient."""
+        """Step the parameters of the named optimisers, and compute no other gradient."""
         optimizers = [self.optimizers[name] for name in names]
         for optimizer in optimizers:
             optimizer.zero_grad()
@@ -80,13 +80,13 @@ def draw_sag(n: int, like: Tensor) -> SagDraw:
 
 
 def normalise(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Content, mean and (unbiased) variance of each vector."""
+    """Return content, mean and (unbiased) variance of each vector."""
     var, mean = torch.var_mean(z, 1, keepdim=True)
     return (z - mean) / (var + EPS).sqrt(), mean, var
 
 
 def mix_styles(z: Tensor, draw: SagDraw) -> Tensor:
-    """Each vector with its style mixed with its partner's."""
+    """Mix the style of each vector with the style of its partner."""
     content, mean, var = normalise(z)
     mean = draw.alpha * mean + (1 - draw.alpha) * mean[draw.partner]
     var = draw.alpha * var + (1 - draw.alpha) * var[draw.partner]
@@ -94,6 +94,6 @@ def mix_styles(z: Tensor, draw: SagDraw) -> Tensor:
 
 
 def swap_content(z: Tensor, draw: SagDraw) -> Tensor:
-    """The partner's content, a constant, in each vector's own style."""
+    """Give each vector the content of its partner, as a constant, and keep its own style."""
     content, mean, var = normalise(z)
     return content[draw.partner].detach() * (var + EPS).sqrt() + mean

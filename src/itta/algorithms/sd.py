@@ -1,7 +1,7 @@
 """SD, spectral decoupling. Gradient Starvation: A Learning Proclivity in Neural Networks.
 Pezeshki, Kaba, Bengio, Courville, Precup, Lajoie, NeurIPS 2021. https://arxiv.org/abs/2011.09468
 
-As in DomainBed the penalty is a mean over images and classes: the paper's λ/2·‖o‖² is sd_reg = λ·classes/2.
+As in DomainBed, the penalty is a mean over images and classes: the paper's λ/2·‖o‖² is sd_reg = λ·classes/2.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Hparams(base.Hparams):
 
 
 class SD(Algorithm):
-    """min CE(o, y) + λ·mean(o²), o the logits."""
+    """min CE(o, y) + λ·mean(o²), with logits o."""
 
     name = "sd"
     paper = "Pezeshki et al., Gradient Starvation: A Learning Proclivity in Neural Networks, NeurIPS 2021"

@@ -1,9 +1,9 @@
 """SelfReg. SelfReg: Self-supervised Contrastive Regularization for Domain Generalization.
 Kim, Park, Kim, Lee, ICCV 2021. https://arxiv.org/abs/2104.09841
 
-DomainBed's form, without the authors' weight averaging and curriculum. The projector is random and never learns there
-(``selfreg_train_projector`` lets it), though its batch normalisation is live. The older form, possibly what the ITTA
-paper ran, has no projector and one term: ``selfreg_variant=features``.
+DomainBed's form, without the authors' weight averaging and curriculum. As there, the projector is random and never
+learns, though its batch normalisation is live; ``selfreg_train_projector`` lets it learn. The older form has no
+projector and one term: ``selfreg_variant=features``. The ITTA paper may have run that one.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from itta.nn.style_mixing import draw_beta
 
 @dataclass(frozen=True)
 class Hparams(base.Hparams):
-    selfreg_variant: Literal["full", "features"] = hp("full", "features: CE + 0.3·MSE(z, z_a) alone")
+    selfreg_variant: Literal["full", "features"] = hp("full", "full: all terms; features: only CE + 0.3·MSE(z, z_a)")
     selfreg_train_projector: bool = hp(False, "let the projector learn")
 
 
@@ -33,7 +33,7 @@ class SelfRegDraw(NamedTuple):
 
 
 class SelfReg(Algorithm):
-    """With partners a, b of the same class, projections v = h(z), λ ~ Beta(½, ½) and κ = min(CE, 1), a constant:
+    """With partners a, b of the same class, projections v = h(z), λ ~ Beta(½, ½) and the constant κ = min(CE, 1):
 
     min CE(o, y) + κ·{λ·[MSE(o, o_a) + 0.3·MSE(z, v_a)]
                       + (1−λ)·[MSE(o, λo_a + (1−λ)o_b) + 0.3·MSE(z, λv_a + (1−λ)v_b)]}.
@@ -69,12 +69,12 @@ class SelfReg(Algorithm):
 
 
 def draw_selfreg(y: Tensor) -> SelfRegDraw:
-    """Two partners of its own class for each image (itself, if it is alone), and λ."""
+    """Draw two partners of the same class for each image, and λ. An image alone in its class is its own partner."""
     return SelfRegDraw(permute_within(y), permute_within(y), draw_beta(1, 0.5)[0])
 
 
 def permute_within(y: Tensor) -> Tensor:
-    """A permutation that moves each entry to a place of its own class."""
+    """Draw a permutation that maps each entry to an entry of the same class."""
     shuffled = torch.randperm(len(y), device=y.device)
     by_class = shuffled[y[shuffled].argsort(stable=True)]
     partner = torch.empty_like(by_class)
@@ -87,7 +87,7 @@ def blend(values: Tensor, draw: SelfRegDraw) -> Tensor:
 
 
 def projector(dim: int) -> nn.Sequential:
-    """h: three linear layers, each with batch normalisation."""
+    """Build h: three linear layers, each with batch normalisation."""
     width = dim if dim == 2048 else 2 * dim
     return nn.Sequential(
         nn.Linear(dim, width), nn.BatchNorm1d(width), nn.ReLU(),

@@ -1,8 +1,8 @@
 """TTT, the training half. Test-Time Training with Self-Supervision for Generalization under Distribution Shifts.
 Sun, Wang, Liu, Miller, Efros, Hardt, ICML 2020. https://arxiv.org/abs/1909.13231
 
-In DomainBed's loop: one Adam over everything. The branch for rotations starts as a copy of the last block, so that of a
-pretrained network it is pretrained too. Range of the weight: ours.
+Here it runs in DomainBed's loop, with one Adam for all weights. The rotation branch starts as a copy of the last block,
+so in a pretrained network it is pretrained too. The search range of the weight is ours.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,13 @@ from itta.nn.branch import Branch
 @dataclass(frozen=True)
 class Hparams(base.Hparams):
     ttt_weight: float = hp(1.0, "weight of the rotation loss", power(10, -1, 1))
-    ttt_rotation: Literal["random", "expand"] = hp("random", "each image turned at random, or in all four ways")
+    ttt_rotation: Literal["random", "expand"] = hp("random", "rotate each image at random, or by all four angles")
 
 
 class TTT(Algorithm):
-    """The blocks but the last are shared by two ends, each a last block with a linear layer: one for the class y, one
-    for the turn k ∈ {0, 1, 2, 3} of an image turned by k quarters, x_k:
+    """min CE(f(x), y) + weight·CE(f_rot(x_k), k), where x_k is the image x rotated by k ∈ {0, 1, 2, 3} quarter turns.
 
-    min CE(f(x), y) + weight·CE(f_rot(x_k), k).
+    f and f_rot share all blocks but the last. Each has its own last block and its own linear layer.
     """
 
     name = "ttt"
@@ -48,7 +47,7 @@ class TTT(Algorithm):
         self.add_optimizer("main", self.parameters(), hp.lr, hp.weight_decay)
 
     def rotation_logits(self, x: Tensor, after: After = keep, own: After = keep) -> Tensor:
-        """What `inputs` gave to logits [B, 4] of the turns; ``after`` and ``own`` step in as `Branch` has it."""
+        """Turn the result of `inputs` into logits [B, 4] of the rotations. `Branch` explains ``after`` and ``own``."""
         return self.rotation_head(self.rotation_branch(self.backbone, x, after, own))
 
     def objective(self, batches: Sequence[Batch]) -> tuple[Tensor, Logs]:
@@ -61,5 +60,5 @@ class TTT(Algorithm):
 
 
 def draw_turns(n: int, how: str) -> Tensor:
-    """A turn for each image, [n], or all four for each, [4n], those of the same turn together."""
+    """Draw a rotation for each image, [n], or return all four for each, [4n], sorted by rotation."""
     return torch.randint(4, (n,)) if how == "random" else torch.arange(4).repeat_interleave(n)

@@ -1,10 +1,10 @@
 """TTT++, the training half. TTT++: When Does Self-Supervised Test-Time Training Fail or Thrive?
 Liu, Kothari, van Delft, Bellot-Gurlet, Mordan, Alahi, NeurIPS 2021. https://openreview.net/forum?id=86NHK__yFDl
 
-In DomainBed's loop: one Adam over everything, views by DomainBed's augmentation. The authors collect the moments of the
-source's features after training; here they are a running average over the last steps, of the training images as they
-come, augmented, and of a network that still moves a little. With them goes the fourth moment, which tells how far those
-of a few images lie from them by chance. Range of the weight: ours.
+Here it runs in DomainBed's loop, with one Adam for all weights and views from DomainBed's augmentation. The authors
+collect the moments of the source's features after training. Here the moments are a running average over the last steps,
+over augmented training images, of a network that still changes a little. The fourth moment is kept too: it gives the
+distance that the moments of a few source images have by chance. The search range of the weight is ours.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Hparams(base.Hparams):
     simclr_weight: float = hp(1.0, "weight of the contrastive loss", power(10, -1, 1))
     simclr_temperature: float = hp(0.5, "temperature of the contrastive loss")
     simclr_dim: int = hp(128, "size of a projection")
-    moments_window: int = hp(100, "steps over which the moments of the features are averaged")
+    moments_window: int = hp(100, "number of last steps in the average of the features' moments")
 
 
 class TTTPlus(Algorithm):
@@ -36,7 +36,7 @@ class TTTPlus(Algorithm):
 
     min CE(f(x), y) + weight·mean_i −log [exp(u_i·u_j/T) / Σ_{k≠i} exp(u_i·u_k/T)].
 
-    Kept for test time: mean, covariance and E‖z − μ‖⁴ of the features z = f_θ(x), and of g(z).
+    The model keeps mean, covariance and E‖z − μ‖⁴ of the features z = f_θ(x), and of g(z), for test time.
     """
 
     name = "ttt++"
@@ -63,5 +63,6 @@ class TTTPlus(Algorithm):
 
     @torch.no_grad()
     def note_moments(self, z: Tensor) -> None:
+        """Add the features of a batch to the moments."""
         self.feature_moments.update(z)
         self.projection_moments.update(self.contrastive_head(z))

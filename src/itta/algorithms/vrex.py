@@ -1,8 +1,8 @@
 """VREx. Out-of-Distribution Generalization via Risk Extrapolation (REx).
 Krueger, Caballero, Jacobsen, Zhang, Binas, Zhang, Le Priol, Courville, ICML 2021. https://arxiv.org/abs/2003.00688
 
-As in DomainBed the variance weighs 1 before the annealing step, and Adam starts afresh at that step. DomainBed logs
-the last domain's risk as nll, we log the mean (``reference`` gives theirs; training is the same).
+As in DomainBed, the variance has weight 1 before the annealing step, and Adam restarts at that step. DomainBed logs the
+last domain's risk as nll; we log the mean. ``reference`` logs as DomainBed; training is the same.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from itta.hparams import hp, power
 @dataclass(frozen=True)
 class Hparams(base.Hparams):
     vrex_lambda: float = hp(10.0, "weight of the variance after annealing", power(10, -1, 5))
-    vrex_penalty_anneal_iters: int = hp(500, "steps with weight 1", power(10, 0, 4, whole=True))
+    vrex_penalty_anneal_iters: int = hp(500, "annealing: steps with weight 1", power(10, 0, 4, whole=True))
     reference: bool = hp(False, "log the last domain's risk as nll, as DomainBed does")
 
 

@@ -1,1 +1,1 @@
-"""Pure tensor maths: functions that take and return tensors, and hold nothing."""
+"""Formulas on tensors: functions that take and return tensors and keep no state."""

@@ -1,22 +1,22 @@
-"""Which samples of a batch lie close together, and predictions that agree where they do."""
+"""Affinities between the samples of a batch, and predictions made to agree between samples that lie close together."""
 
 import torch
 from torch import Tensor
 
 
 def distances(z: Tensor) -> Tensor:
-    """Euclidean distances [B, B]; exactly 0 between equal vectors, which the way over products is not."""
+    """Return Euclidean distances [B, B]. They are exactly 0 between equal vectors, unlike those from a product."""
     return torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def nearest(distance: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Distances and indices [B, k] of each one's k nearest others, nearest first; fewer where the batch is smaller."""
-    others = distance.clone().fill_diagonal_(torch.inf)  # oneself need not be the first at distance 0
+    """Return distances and indices [B, k] of the k nearest other samples, nearest first; fewer in a smaller batch."""
+    others = distance.clone().fill_diagonal_(torch.inf)  # among equals, a sample need not come first in its own row
     return others.topk(min(k, len(distance) - 1), largest=False)
 
 
 def knn_affinity(z: Tensor, k: int) -> Tensor:
-    """1 where j is among the k nearest others of i, else 0.
+    """Return W [B, B]: 1 if j is among the k nearest other samples of i, else 0.
 
     >>> knn_affinity(torch.tensor([[0.0], [1.0], [3.0]]), k=1)
     tensor([[0., 1., 0.],
@@ -28,7 +28,9 @@ def knn_affinity(z: Tensor, k: int) -> Tensor:
 
 
 def rbf_affinity(z: Tensor, k: int) -> Tensor:
-    """exp(−d²/2σ²), where σ is the mean distance to the k-th nearest other; 1 between equal vectors, even at σ = 0.
+    """Return W = exp(−d²/2σ²), with σ the mean distance to the k-th nearest other sample.
+
+    Equal vectors have affinity 1, even at σ = 0.
 
     >>> rbf_affinity(torch.tensor([[0.0], [2.0]]), k=1)
     tensor([[1.0000, 0.6065],
@@ -40,14 +42,15 @@ def rbf_affinity(z: Tensor, k: int) -> Tensor:
 
 
 def linear_affinity(z: Tensor) -> Tensor:
+    """Return W = z·zᵀ."""
     return z @ z.T
 
 
 def agree(log_p: Tensor, affinity: Tensor, iterations: int, tolerance: float = 1e-8) -> Tensor:
     """Iterate Y ← softmax(log p + W·Y) from Y = p, and return log Y.
 
-    Each step minimises −Σ Y·(log p + W·Y_before) − H(Y), whose least value is −Σ logsumexp(log p + W·Y_before); it
-    stops where that changes by no more than ``tolerance``, relatively.
+    Each step minimises the energy −Σ Y·(log p + W·Y_before) − H(Y). The minimum is −Σ logsumexp(log p + W·Y_before).
+    The iteration stops when the minimum changes by no more than ``tolerance`` times itself.
 
     >>> p = torch.tensor([[0.6, 0.4], [0.1, 0.9]])
     >>> agree(p.log(), torch.zeros(2, 2), iterations=10).exp()

@@ -1,4 +1,4 @@
-"""How far apart the features of two or more domains lie."""
+"""Distances between the features of two or more domains."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -12,7 +12,9 @@ GAMMAS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)  # DomainBed's bandwidths
 
 
 def coral(features: Sequence[Tensor]) -> Tensor:
-    """Mean over pairs of domains of ‖μ_a − μ_b‖²/d + ‖Σ_a − Σ_b‖²_F/d², Σ with divisor n − 1; 0 for one domain.
+    """Return the mean over pairs of domains of ‖μ_a − μ_b‖²/d + ‖Σ_a − Σ_b‖²_F/d²; 0 for one domain.
+
+    Σ has the divisor n − 1.
 
     >>> coral([torch.tensor([[0.0], [2.0]]), torch.tensor([[0.0], [4.0]])])
     tensor(37.)
@@ -28,10 +30,10 @@ def coral(features: Sequence[Tensor]) -> Tensor:
 
 
 def mmd(features: Sequence[Tensor], expanded: bool = False) -> Tensor:
-    """Mean over pairs of domains of mean K(a, a) + mean K(b, b) − 2 mean K(a, b), K = Σ_γ exp(−γ‖u − v‖²).
+    """Return the mean over pairs of domains of mean K(a, a) + mean K(b, b) − 2 mean K(a, b), K = Σ_γ exp(−γ‖u − v‖²).
 
-    Distances are taken from differences. ``expanded`` takes them from ‖u‖² + ‖v‖² − 2u·v instead, as DomainBed does,
-    and loses the small ones to cancellation.
+    Distances are computed from differences. ``expanded`` computes them as ‖u‖² + ‖v‖² − 2u·v, as DomainBed does, and
+    loses small distances to cancellation.
 
     >>> mmd([torch.zeros(2, 3), torch.zeros(4, 3)])
     tensor(0.)
@@ -44,10 +46,11 @@ def mmd(features: Sequence[Tensor], expanded: bool = False) -> Tensor:
 
 
 def expanded_distances(z: Tensor) -> Tensor:
-    """‖z_i‖² + ‖z_j‖² − 2 z_i·z_j, kept above 1e-30."""
+    """Return ‖z_i‖² + ‖z_j‖² − 2 z_i·z_j, at least 1e-30."""
     norms = z.square().sum(1)
     return (norms[:, None] + norms[None, :] - 2 * z @ z.T).clamp(min=1e-30)
 
 
 def gaussian_kernel(distances: Tensor) -> Tensor:
+    """Return Σ_γ exp(−γ·distance)."""
     return sum((torch.exp(-gamma * distances) for gamma in GAMMAS), torch.zeros_like(distances))

@@ -1,8 +1,8 @@
 """DomainBed's augmentation, on whole batches: random crop, flip, colour jitter, grey.
 
-Differences from torchvision, which DomainBed calls image by image: the crop is taken from the stored S x S image and
-its box is not rounded to pixels; the jitter's order is fixed (brightness, contrast, saturation, hue) instead of drawn;
-and values stay floats between the steps instead of being rounded to 8 bits.
+DomainBed calls torchvision image by image. Three things differ here. The crop is taken from the stored S x S image, and
+its box is not rounded to pixels. The order of the jitter is fixed (brightness, contrast, saturation, hue) instead of
+random. Values stay floats between the steps; torchvision rounds them to 8 bits.
 """
 
 from dataclasses import dataclass
@@ -16,20 +16,20 @@ RATIO = (3 / 4, 4 / 3)  # width / height of the crop
 JITTER = 0.3
 FLIP = 0.5
 GREY = 0.1
-_ATTEMPTS = 10  # at a box that fits, then the whole image, as torchvision does
+_ATTEMPTS = 10  # boxes drawn per image; if none fits, the whole image is taken, as in torchvision
 LUMA = (0.299, 0.587, 0.114)
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to each image of a batch; the neutral values are those of `no_augmentation`."""
+    """The random values of the augmentation, for each image of a batch. `no_augmentation` has the neutral values."""
 
     box: Tensor  # [N, 4] top, left, height, width, as shares of the image
     flip: Tensor  # [N] bool
     brightness: Tensor  # [N] factor
     contrast: Tensor  # [N] factor
     saturation: Tensor  # [N] factor
-    hue: Tensor  # [N] turn of the colour circle
+    hue: Tensor  # [N] rotation, in turns of the colour circle
     grey: Tensor  # [N] bool
 
 
@@ -58,7 +58,7 @@ def draw_augmentation(n: int, generator: torch.Generator) -> Augmentation:
 
 
 def to_float(images: Tensor) -> Tensor:
-    """Convert uint8 images to float32 in [0, 1], one channel after the other however the bytes are laid out."""
+    """Convert uint8 images to float32 in [0, 1], with contiguous channels whatever the memory format of the bytes."""
     return images.to(torch.float32, memory_format=torch.contiguous_format) / 255
 
 
@@ -84,7 +84,7 @@ def _draw_box(n: int, generator: torch.Generator) -> Tensor:
     ratio = torch.empty(shape).uniform_(low, high, generator=generator).exp()
     height, width = (area / ratio).sqrt(), (area * ratio).sqrt()
     fits = (height <= 1) & (width <= 1)
-    first = fits.byte().argmax(1, keepdim=True)  # the first of equal values, hence the first box that fits
+    first = fits.byte().argmax(1, keepdim=True)  # the first of equal values, so the first box that fits
     some = fits.any(1)
     height = torch.where(some, height.gather(1, first)[:, 0], 1.0)
     width = torch.where(some, width.gather(1, first)[:, 0], 1.0)
@@ -94,7 +94,7 @@ def _draw_box(n: int, generator: torch.Generator) -> Tensor:
 
 
 def _crop(x: Tensor, box: Tensor, flip: Tensor) -> Tensor:
-    """Cut the boxes out, scale them back to full size and mirror some; a sample never looks beyond its box."""
+    """Cut the boxes out, scale them to full size, and mirror some. No sample reads pixels outside its box."""
     top, left, height, width = (box * x.shape[-1]).unsqueeze(-1).unbind(1)  # [N, 1] each, in pixels
     centre = torch.arange(x.shape[-1], device=x.device) + 0.5
     rows = _positions(centre, top, height, x.shape[-1])  # [N, S]
@@ -107,7 +107,7 @@ def _crop(x: Tensor, box: Tensor, flip: Tensor) -> Tensor:
 
 
 def _positions(centre: Tensor, start: Tensor, length: Tensor, size: int) -> Tensor:
-    """Return where the output pixels lie in the input along one axis, in grid_sample's -1 to 1."""
+    """Return the positions of the output pixels in the input along one axis, from -1 to 1 as grid_sample wants them."""
     inside = (start + centre * (length / size)).clamp(start + 0.5, start + length - 0.5)
     return inside * (2 / size) - 1
 
@@ -122,7 +122,7 @@ def _blend(x: Tensor, other: Tensor, share: Tensor) -> Tensor:
 
 
 def _turn_hue(x: Tensor, turn: Tensor) -> Tensor:
-    """Turn the hue and keep value and chroma: HSV there and back, without the detour over saturation."""
+    """Rotate the hue and keep value and chroma: conversion to HSV and back, without computing the saturation."""
     red, green, blue = x.split(1, dim=1)
     low = torch.minimum(torch.minimum(red, green), blue)
     value = torch.maximum(torch.maximum(red, green), blue)

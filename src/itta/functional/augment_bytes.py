@@ -1,8 +1,8 @@
 """DomainBed's augmentation for a batch of stored images on one CPU core, several times as fast as `augment`.
 
-An image's arrays stay in the processor's cache while all steps work on them in place, instead of every step going
-through the whole batch. What differs from `augment`: the crop's box is rounded to whole pixels and the cropped image to
-8 bits, both as torchvision does it. The colours are the same to rounding error.
+All steps work in place on one image before the next image begins, so its arrays stay in the processor's cache. Two
+things differ from `augment`, both as in torchvision: the box of the crop is rounded to whole pixels, and the cropped
+image to 8 bits. The colours are the same up to rounding error.
 """
 
 from functools import cache
@@ -15,12 +15,12 @@ from itta.functional.augment import LUMA, Augmentation
 
 _LUMA = np.array(LUMA, dtype=np.float32)
 _ONE = np.ones(1, dtype=np.float32)
-_PART = 2**15  # pixels coloured at a time: what one core's cache holds
+_PART = 2**15  # pixels coloured at a time: they fit into one core's cache
 _SIGN = np.int32(-(2**31))  # the bit of a float that holds its sign
 
 
 def augment_bytes(images: Tensor, drawn: Augmentation) -> Tensor:
-    """Apply an augmentation to uint8 images [N, 3, S, S] on the CPU and return floats; best in channels-last order."""
+    """Apply an augmentation to uint8 images [N, 3, S, S] on the CPU and return floats. Channels-last is fastest."""
     n, _, size, _ = images.shape
     images = images.contiguous(memory_format=torch.channels_last)
     boxes, flips = whole_pixels(drawn.box, size), drawn.flip.tolist()
@@ -34,7 +34,7 @@ def augment_bytes(images: Tensor, drawn: Augmentation) -> Tensor:
         x = work.x if colours else work.x[:1]
         np.copyto(x.reshape(-1, size, size), pixels[: len(x)])
         scale, offset = _contrast(x, _LUMA if colours else _ONE, work.ones, brightness, contrast)
-        if not colours:  # drawings and old photos: that was all there is to change
+        if not colours:  # saturation and hue change nothing in drawings and old photos
             x *= scale
             np.add(x, offset, out=out[i])
             continue
@@ -47,7 +47,7 @@ def augment_bytes(images: Tensor, drawn: Augmentation) -> Tensor:
 
 
 class _Work:
-    """The arrays that every image of a batch uses in turn."""
+    """Working arrays, used by one image of a batch after another."""
 
     def __init__(self, pixels: int) -> None:
         n = -(-pixels // -(-pixels // _PART))  # parts of about the same size
@@ -65,7 +65,7 @@ def _every_third(n: int) -> np.ndarray:
 
 
 def whole_pixels(box: Tensor, size: int) -> list[list[int]]:
-    """Round boxes, given as shares, to (top, left, height, width) in pixels, inside the image.
+    """Round boxes, given as shares of the image, to (top, left, height, width) in pixels inside the image.
 
     >>> whole_pixels(torch.tensor([[0.0, 0.1, 1.0, 0.9], [0.26, 0.0, 0.74, 0.01]]), 10)
     [[0, 1, 10, 9], [3, 0, 7, 1]]
@@ -85,13 +85,13 @@ def _crop(image: Tensor, box: list[int]) -> np.ndarray:
 
 
 def _is_grey(pixels: np.ndarray, third: np.ndarray) -> bool:
-    """Whether red, green and blue, which follow one another, are equal in every pixel [S, S, 3].
+    """Tell whether red, green and blue are equal in every pixel of [S, S, 3].
 
-    Every value is compared with the next one, and every third comparison, blue with the next red, does not count: so
-    all memory is read in one go, which is several times as fast as a look at each channel.
+    The code compares every value with the next one in memory and ignores every third comparison, blue with the next
+    pixel's red. This reads memory in one sweep and is several times as fast as comparing channels.
     """
     middle = pixels[len(pixels) // 2]
-    if not np.array_equal(middle[:, 0], middle[:, 1]):  # nearly always enough to tell
+    if not np.array_equal(middle[:, 0], middle[:, 1]):  # one row nearly always settles it
         return False
     values = pixels.reshape(-1)
     return bool(((values[:-1] == values[1:]) | third).all())
@@ -100,10 +100,10 @@ def _is_grey(pixels: np.ndarray, third: np.ndarray) -> bool:
 def _contrast(
     x: np.ndarray, luma: np.ndarray, ones: np.ndarray, brightness: float, contrast: float
 ) -> tuple[np.float32, np.float32]:
-    """Brighten pixels [C, n] of 0–255 and change their contrast; return what is left to do: a factor and a summand.
+    """Brighten pixels [C, n] of 0–255 and change their contrast. Return a factor and a summand still to be applied.
 
-    A factor up to 1 moves pixels between values that are in range, so only larger ones need a clamp, here and below.
-    What needs none is left for the next step to do in one go.
+    A factor up to 1 keeps pixels in range, so only larger factors need a clamp, here and below. Operations that need no
+    clamp are not done here but returned, so that the next step does them together.
     """
     scale = brightness / 255
     if brightness > 1:
@@ -133,11 +133,11 @@ def _saturate(x: np.ndarray, grey: np.ndarray, scale: np.float32, offset: np.flo
 
 
 def _turn_hue(x: np.ndarray, y: np.ndarray, planes: np.ndarray, out: np.ndarray, turn: float) -> None:
-    """Turn the hue of pixels [3, n] without computing it.
+    """Rotate the hue of pixels [3, n] without computing it.
 
-    Thirds of the circle permute the channels; a rest of at most a sixth is left. Let C = high − low. While the hue
-    goes round, a channel is low + clamp(C + low − (sum of the other two) + itself, 0, C), a trapezium, and a turn
-    shifts its flanks by rest · C, up or down by the sign of the difference of the other two:
+    A rotation by thirds of the circle permutes the channels; a rest of at most a sixth remains. Let C = high − low. As
+    a function of the hue, a channel is a trapezium: low + clamp(C + low − (sum of the other two) + itself, 0, C). A
+    rotation shifts its flanks by rest · C, up or down by the sign of the difference of the other two channels:
     x'_r = clamp(2·r + high + low − (r + g + b) − sign(g − b)·rest·C, low, high), likewise for g (b − r) and b (r − g).
     """
     thirds = round(3 * turn)
@@ -154,7 +154,7 @@ def _turn_hue(x: np.ndarray, y: np.ndarray, planes: np.ndarray, out: np.ndarray,
     for channel in range(3):
         np.subtract(x[(channel + 1) % 3], x[(channel + 2) % 3], out=y[channel])
     bits = y.view(np.int32)
-    bits &= _SIGN  # sign · shift, as np.copysign would do it, but that takes one number after the other
+    bits &= _SIGN  # sign · shift; np.copysign does the same but does not vectorise
     bits ^= shift.view(np.int32)
     np.add(low, high, out=other)
     other -= red

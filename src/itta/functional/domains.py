@@ -1,4 +1,4 @@
-"""One pass over all domains together, then a number for each of them."""
+"""Numbers for each domain, from one pass over all domains together."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def domain_means(values: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The mean of each domain's entries, [S]; domains lie one after another.
+    """Return the mean of each domain's entries, [S]. ``values`` holds the domains one after another.
 
     >>> domain_means(torch.tensor([1.0, 3.0, 5.0]), [2, 1])
     tensor([2., 5.])
@@ -17,12 +17,12 @@ def domain_means(values: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def domain_risks(logits: Tensor, y: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The cross-entropy of each domain, [S]."""
+    """Return the cross-entropy of each domain, [S]."""
     return domain_means(F.cross_entropy(logits, y, reduction="none"), sizes)
 
 
 def domain_labels(sizes: Sequence[int], device: torch.device) -> Tensor:
-    """Which domain each image comes from, [N].
+    """Return the index of the domain of each image, [N].
 
     >>> domain_labels([2, 1], torch.device("cpu"))
     tensor([0, 0, 1])

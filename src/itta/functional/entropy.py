@@ -1,4 +1,4 @@
-"""How sure a prediction is, and how evenly predictions are spread."""
+"""The entropy of predictions: how certain one prediction is, and how evenly a batch spreads over the classes."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """The entropy of each prediction, in nats, [B].
+    """Return the entropy of each prediction, in nats, [B].
 
     >>> import torch
     >>> entropy(torch.tensor([[0.0, 0.0], [3.0, 0.0]]))
@@ -19,7 +19,7 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def entropy_of_mean(logits: Tensor) -> Tensor:
-    """The entropy of the batch's mean prediction: high where all classes are predicted equally often.
+    """Return the entropy of the batch's mean prediction. It is high if all classes are predicted equally often.
 
     >>> import torch
     >>> entropy_of_mean(torch.tensor([[100.0, 0.0], [0.0, 100.0]]))
@@ -30,7 +30,7 @@ def entropy_of_mean(logits: Tensor) -> Tensor:
 
 
 def effective_classes(mean: Tensor) -> float:
-    """How many classes a mean prediction is spread over, softly counted: exp of its entropy.
+    """Return the effective number of classes of a mean prediction, exp of its entropy.
 
     >>> round(effective_classes(torch.tensor([0.5, 0.5, 0.0])), 6)
     2.0
@@ -39,7 +39,7 @@ def effective_classes(mean: Tensor) -> float:
 
 
 def log_mean_probability(answers: Sequence[Tensor]) -> Tensor:
-    """The mean of several predictions for the same images, as logits; [B, C] each.
+    """Return the mean of several predictions for the same images, [B, C] each, as log-probabilities.
 
     >>> log_mean_probability([torch.tensor([[0.0, 0.0]]), torch.tensor([[200.0, 0.0]])]).exp()
     tensor([[0.7500, 0.2500]])

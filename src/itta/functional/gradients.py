@@ -1,4 +1,4 @@
-"""Gradients as vectors over several tensors: their statistics, and the alignment of two of them."""
+"""Gradients as one vector over several tensors: their statistics, and the alignment of two gradients."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ class Moments(NamedTuple):
 
 
 def moments(gs: Sequence[Tensor]) -> Moments:
-    """Mean and (unbiased) deviation over all entries of all tensors; tensors are added up in double precision.
+    """Return mean and (unbiased) deviation over all entries of all tensors. Sums over tensors are in double precision.
 
     >>> m = moments([torch.tensor([1.0, 2.0]), torch.tensor([[6.0]])])
     >>> m.mean.item(), m.std.item(), m.n
@@ -27,12 +27,12 @@ def moments(gs: Sequence[Tensor]) -> Moments:
 
 
 def dot(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> Tensor:
-    """⟨x, y⟩ over several tensors; `sum` adds in pairs, which a plain dot product of millions of entries does not."""
+    """Return ⟨x, y⟩ over several tensors. `sum` adds in pairs, which is more exact than a plain dot product."""
     return torch.stack([(x * y).sum() for x, y in zip(xs, ys)]).double().sum()
 
 
 class Alignment(NamedTuple):
-    """L_align = mean((ĝ_main − ĝ_wcont)²) and how it depends, affinely, on the two gradients."""
+    """L_align = mean((ĝ_main − ĝ_wcont)²) and its derivative, which is affine in the two gradients."""
 
     loss: Tensor
     cosine: Tensor
@@ -41,15 +41,15 @@ class Alignment(NamedTuple):
     shift: Tensor
 
     def direction(self, g_main: Tensor, g_wcont: Tensor) -> Tensor:
-        """v for one pair of gradient tensors."""
+        """Return v for one pair of gradient tensors."""
         v = g_main * float(self.main)
         return v.add_(g_wcont, alpha=float(self.wcont)).add_(float(self.shift))
 
 
 def alignment(g_main: Sequence[Tensor], g_wcont: Sequence[Tensor]) -> Alignment | None:
-    """Eq. 5 with ĝ = (g − mean g)/std g over all entries, both statistics held constant.
+    """Compute Eq. 5 with ĝ = (g − mean g)/std g over all entries, both statistics held constant.
 
-    Nothing to align where a gradient is constant (all zero, say): None.
+    Return None if a gradient is constant, for example all zero: there is nothing to align.
     """
     a, b = moments(g_main), moments(g_wcont)
     if not (torch.isfinite(a.std) and torch.isfinite(b.std)) or a.std == 0 or b.std == 0:

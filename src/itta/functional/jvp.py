@@ -1,12 +1,12 @@
-"""Jacobian-vector products of a pass that has already been run, without running it again.
+"""Jacobian-vector products of a pass that has already run, without running it again.
 
 ``torch.func.jvp`` computes a function and its derivative together, so a caller who already has the function's value
-pays for it twice. `Tape` notes what each operation of the ordinary pass read and wrote (the same tensors that autograd
-keeps anyway) and can afterwards push a tangent through: one linear operation per operation, no second pass.
+pays for it twice. `Tape` records the inputs and outputs of each operation of the ordinary pass (tensors that autograd
+keeps anyway). Afterwards it pushes a tangent through: one linear operation per operation, no second pass.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ class Operation:
 
 
 class Tape(TorchFunctionMode):
-    """Record the differentiable operations run inside ``with tape:``, then give Jacobian-vector products of them.
+    """Record the differentiable operations inside ``with tape:``, and compute Jacobian-vector products of them.
 
     >>> w, x = torch.tensor([2.0, 3.0], requires_grad=True), torch.tensor([5.0, 7.0])
     >>> with Tape() as tape:
@@ -39,7 +39,7 @@ class Tape(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.operations: list[Operation] = []
-        # Weak: a tensor that nobody else needs is freed, and its number is never given to another.
+        # Weak: the tape keeps no tensor alive. The number of a freed tensor is never used again.
         self.numbers = WeakTensorKeyDictionary()
         self.count = 0
 
@@ -51,7 +51,7 @@ class Tape(TorchFunctionMode):
         version = None if first is None else first._version
         out = func(*args, **kwargs)
         if first is not None and out is first and out._version == version:
-            return out  # nothing was done: a switched-off dropout, or a tensor that has the wanted type already
+            return out  # the call did nothing: dropout that is off, or a conversion to the same type
         if func is Tensor.__setitem__ and args[0].requires_grad:
             raise RuntimeError("a tape cannot replay an assignment into a tensor: use torch.where or torch.cat")
         outputs = [t for t in flat(out) if t.is_floating_point()]
@@ -70,7 +70,7 @@ class Tape(TorchFunctionMode):
 
     @torch.no_grad()
     def jvp(self, tangents: Mapping[Tensor, Tensor], output: Tensor) -> Tensor:
-        """The derivative of ``output`` along ``tangents``: J·v, where J is taken at the recorded point."""
+        """Return the derivative of ``output`` along ``tangents``: J·v, with J at the recorded point."""
         known = {self.number(t): v for t, v in tangents.items()}
         last_use = {n: i for i, op in enumerate(self.operations) for n in op.inputs}
         wanted = self.number(output)
@@ -80,14 +80,14 @@ class Tape(TorchFunctionMode):
                 continue
             results = op.rule(given)
             known.update(zip(op.outputs, flat(results)))
-            for n in op.inputs:  # let go of what no later operation reads
+            for n in op.inputs:  # free the tangents that no later operation reads
                 if last_use[n] == i and n != wanted and n not in op.outputs:
                     known.pop(n, None)
         return known[wanted] if wanted in known else torch.zeros_like(output)
 
 
 def flat(nested: Any) -> list[Tensor]:
-    """The tensors inside nested tuples, lists and dicts, in order."""
+    """Return the tensors inside nested tuples, lists and dicts, in order."""
     if isinstance(nested, Tensor):
         return [nested]
     if isinstance(nested, dict):
@@ -98,7 +98,7 @@ def flat(nested: Any) -> list[Tensor]:
 
 
 def put_back(nested: Any, tensors: list[Tensor]) -> Any:
-    """Rebuild ``nested`` with its tensors replaced, in order; empties the list."""
+    """Rebuild ``nested`` with its tensors replaced by those of the list, in order. The list is emptied."""
     if isinstance(nested, Tensor):
         return tensors.pop(0)
     if isinstance(nested, dict):
@@ -109,7 +109,7 @@ def put_back(nested: Any, tensors: list[Tensor]) -> Any:
 
 
 def rule_for(func: Any, args: Any, kwargs: Any, inputs: list[Tensor], out: Any) -> Rule:
-    """How a tangent passes through one call; keeps alive only what that needs."""
+    """Return the rule that pushes a tangent through one call. It keeps only the tensors that it needs."""
     if func in SUMS and len(inputs) == 2 and not kwargs and inputs[0].shape == inputs[1].shape:
         return lambda given: add_up(given[0], given[1], SUMS[func])
     if func in SUMS and len(inputs) == 1:
@@ -119,11 +119,11 @@ def rule_for(func: Any, args: Any, kwargs: Any, inputs: list[Tensor], out: Any) 
     if func in MATRIX_PRODUCTS:
         return lambda given: bilinear(torch.matmul, inputs[0], inputs[1], given)
     if func is F.conv2d:
-        return conv_rule(*args, **kwargs)
+        return Convolution(*args, **kwargs).rule
     if func is F.linear:
         return linear_rule(*args, **kwargs)
     if func is F.batch_norm:
-        return batch_norm_rule(*args, **kwargs)
+        return batch_norm_rule(BatchNorm(*args, **kwargs))
     if func is F.relu:
         return lambda given: given[0] * (out > 0)
     if func is F.relu6:
@@ -169,7 +169,7 @@ def add_up(a: Tensor | None, b: Tensor | None, sign: int) -> Tensor | None:
 
 
 def bilinear(product: Callable[[Tensor, Tensor], Tensor], x: Tensor, w: Tensor, given: Tangents) -> Tensor:
-    """d(x·w) = dx·w + x·dw, leaving out what is zero."""
+    """Return d(x·w) = dx·w + x·dw, without the terms that are zero."""
     terms = []
     if given[0] is not None:
         terms.append(product(given[0], w))
@@ -178,27 +178,28 @@ def bilinear(product: Callable[[Tensor, Tensor], Tensor], x: Tensor, w: Tensor, 
     return terms[0].add_(terms[1]) if len(terms) == 2 else terms[0]
 
 
-def conv_rule(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Rule:
-    def convolve(x: Tensor, weight: Tensor) -> Tensor:
-        return F.conv2d(x, weight, None, stride, padding, dilation, groups)
+@dataclass(frozen=True)
+class Convolution:
+    """The arguments of one call of F.conv2d, in its order."""
 
-    def rule(given: Tangents) -> Tensor:
-        d_bias = given[2] if bias is not None else None
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None = None
+    stride: Any = 1
+    padding: Any = 0
+    dilation: Any = 1
+    groups: int = 1
+
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return F.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+
+    def rule(self, given: Tangents) -> Tensor:
+        d_bias = given[2] if self.bias is not None else None
         if given[0] is None and given[1] is None:
             assert d_bias is not None
-            return F.conv2d(torch.zeros_like(x), weight, d_bias, stride, padding, dilation, groups)
-        out = bilinear(convolve, x, weight, given[:2])
+            return self.convolve(torch.zeros_like(self.x), self.weight, d_bias)
+        out = bilinear(self.convolve, self.x, self.weight, given[:2])
         return out if d_bias is None else out.add_(d_bias.view(-1, 1, 1))
-
-    return rule
 
 
 def linear_rule(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Rule:
@@ -213,53 +214,68 @@ def linear_rule(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Rule:
     return rule
 
 
-def batch_norm_rule(
-    x: Tensor,
-    mean: Tensor | None,
-    var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Rule:
-    """With stored statistics BN is affine in x; with batch statistics the general rule applies (no buffer moves)."""
-    affine = [t for t in (weight, bias) if t is not None]
-    n_stats = sum(t is not None for t in (mean, var))
+@dataclass(frozen=True)
+class BatchNorm:
+    """The arguments of one call of F.batch_norm, in its order."""
 
-    if training or mean is None or var is None:
+    x: Tensor
+    mean: Tensor | None
+    var: Tensor | None
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    training: bool = False
+    momentum: float = 0.1
+    eps: float = 1e-5
 
-        def normalise(x: Tensor, *affine: Tensor) -> Tensor:
-            parts = list(affine)
-            w = parts.pop(0) if weight is not None else None
-            b = parts.pop(0) if bias is not None else None
-            return F.batch_norm(x, None, None, w, b, True, 0.0, eps)
+    def of_affine(self, tensors: Sequence[Any]) -> tuple[Any, Any]:
+        """Assign tensors to weight and bias; None for one that the layer does not have."""
+        parts = list(tensors)
+        weight = parts.pop(0) if self.weight is not None else None
+        return weight, parts.pop(0) if self.bias is not None else None
 
-        general = general_rule(normalise, (x, *affine), {}, [x, *affine])
-        return lambda given: general([given[0], *given[1 + n_stats :]])
+
+def batch_norm_rule(norm: BatchNorm) -> Rule:
+    """Return the rule of batch normalisation, which does not change the buffers."""
+    first = 1 + sum(t is not None for t in (norm.mean, norm.var))  # tangents of the affine part start here
+    if norm.training or norm.mean is None or norm.var is None:
+        batch_rule = batch_statistics_rule(norm)
+        return lambda given: batch_rule([given[0], *given[first:]])
+    return stored_statistics_rule(norm, norm.mean, norm.var, first)
+
+
+def batch_statistics_rule(norm: BatchNorm) -> Rule:
+    """With batch statistics the general rule applies."""
+    norm = replace(norm, x=norm.x.detach())  # the rule must not keep the autograd graph alive
+
+    def normalise(x: Tensor, *affine: Tensor) -> Tensor:
+        weight, bias = norm.of_affine(affine)
+        return F.batch_norm(x, None, None, weight, bias, True, 0.0, norm.eps)
+
+    inputs = [norm.x, *(t for t in (norm.weight, norm.bias) if t is not None)]
+    return general_rule(normalise, tuple(inputs), {}, inputs)
+
+
+def stored_statistics_rule(norm: BatchNorm, mean: Tensor, var: Tensor, first: int) -> Rule:
+    """With stored statistics batch normalisation is affine in x."""
 
     def rule(given: Tangents) -> Tensor:
-        assert mean is not None
-        assert var is not None
-        parts = list(given[1 + n_stats :])
-        d_weight = parts.pop(0) if weight is not None else None
-        d_bias = parts.pop(0) if bias is not None else None
-        scale = torch.rsqrt(var + eps)
-        if weight is not None:
-            scale = scale * weight
-        scale = scale.view(1, -1, *[1] * (x.ndim - 2))
+        d_weight, d_bias = norm.of_affine(given[first:])
+        scale = torch.rsqrt(var + norm.eps)
+        if norm.weight is not None:
+            scale = scale * norm.weight
+        scale = scale.view(1, -1, *[1] * (norm.x.ndim - 2))
         if d_weight is None and d_bias is None:
             assert given[0] is not None
             return given[0] * scale
         d_weight = torch.zeros_like(mean) if d_weight is None else d_weight
-        out = F.batch_norm(x, mean, var, d_weight, d_bias, False, 0.0, eps)
+        out = F.batch_norm(norm.x, mean, var, d_weight, d_bias, False, 0.0, norm.eps)
         return out if given[0] is None else out.addcmul_(given[0], scale)
 
     return rule
 
 
 def general_rule(func: Any, args: Any, kwargs: Any, inputs: list[Tensor]) -> Rule:
-    """Any other operation: forward-mode differentiation of that one call."""
+    """Return the rule of any other operation: forward-mode differentiation of that one call."""
     template = put_back((args, kwargs), [torch.empty(0)] * len(inputs))
     saved = [t.detach() for t in inputs]
 
@@ -272,7 +288,7 @@ def general_rule(func: Any, args: Any, kwargs: Any, inputs: list[Tensor]) -> Rul
                 tensors[i] = value
             return apply(func, template, tensors)
 
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):  # the one with forward mode
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):  # only this backend has forward mode
             return torch.func.jvp(call, tuple(saved[i] for i in moving), tuple(given[i] for i in moving))[1]
 
     return rule

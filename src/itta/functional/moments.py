@@ -1,4 +1,4 @@
-"""How far the mean and covariance of some features lie from given ones, in units of what chance alone would give."""
+"""The distance of a batch's mean and covariance from the source's, relative to the distance that chance gives."""
 
 from typing import NamedTuple
 
@@ -12,9 +12,9 @@ class Moments(NamedTuple):
 
 
 def moment_distance(z: Tensor, source: Moments) -> Tensor:
-    """‖Σ_z − Σ‖²/E‖Σ_n − Σ‖² + ½·‖μ_z − μ‖²/E‖μ_n − μ‖², where E is over n images of the source.
+    """Return ‖Σ_z − Σ‖²/E‖Σ_n − Σ‖² + ½·‖μ_z − μ‖²/E‖μ_n − μ‖², where E is over n images of the source.
 
-    A term whose E is zero, since the source's features are all alike, is left out; so is the covariance of one image.
+    A term is left out if its E is zero: then all features of the source are equal. So is the covariance of one image.
 
     >>> import torch
     >>> unit = Moments(torch.zeros(1), torch.ones(1, 1), torch.tensor(3.0))
@@ -34,7 +34,9 @@ def moment_distance(z: Tensor, source: Moments) -> Tensor:
 
 
 def expected_distances(n: int, source: Moments) -> tuple[float, float]:
-    """E‖μ_n − μ‖² = tr Σ/n and E‖Σ_n − Σ‖² = (E‖z − μ‖⁴ − ‖Σ‖²)/n + ((tr Σ)² + ‖Σ‖²)/(n(n − 1)), Σ_n unbiased.
+    """Return E‖μ_n − μ‖² and E‖Σ_n − Σ‖² for n images of the source, Σ_n unbiased.
+
+    E‖μ_n − μ‖² = tr Σ/n and E‖Σ_n − Σ‖² = (E‖z − μ‖⁴ − ‖Σ‖²)/n + ((tr Σ)² + ‖Σ‖²)/(n(n − 1)).
 
     >>> import torch
     >>> expected_distances(5, Moments(torch.zeros(1), torch.ones(1, 1), torch.tensor(3.0)))  # normal: 2/(n − 1)

@@ -1,6 +1,6 @@
-"""What can be learned from images without labels: which way they were turned, and which views are of the same image.
+"""Tasks that need no labels: predict the rotation of an image, and find the two views of the same image.
 
-Views are laid out one after another: first view of every image, then second view of every image.
+A tensor of views holds the first view of every image, then the second view of every image.
 """
 
 import torch
@@ -11,7 +11,7 @@ from itta.functional.augment import Augmentation, augment, draw_augmentation
 
 
 def rotate(x: Tensor, turns: Tensor) -> Tensor:
-    """Turn square images [B, C, S, S] by so many quarters of a circle each, [B].
+    """Rotate each square image of [B, C, S, S] by its number of quarter turns, [B].
 
     >>> rotate(torch.tensor([[[[1, 2], [3, 4]]]]), torch.tensor([1]))
     tensor([[[[2, 4],
@@ -24,19 +24,19 @@ def rotate(x: Tensor, turns: Tensor) -> Tensor:
 
 
 def draw_views(n: int, generator: torch.Generator | None = None) -> Augmentation:
-    """Draw two augmentations for each of n images; torch's global generator seeds them, unless one is given."""
+    """Draw two augmentations for each of n images. Without a generator, torch's global one seeds them."""
     if generator is None:
         generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
     return draw_augmentation(2 * n, generator)
 
 
 def make_views(x: Tensor, drawn: Augmentation) -> Tensor:
-    """Two views of each image, [2B, 3, S, S]."""
+    """Return two views of each image, [2B, 3, S, S]."""
     return augment(torch.cat([x, x]), drawn)
 
 
 def nt_xent(h: Tensor, temperature: float) -> Tensor:
-    """SimCLR's loss of projections [2B, d]: find an image's other view among all other views, by cosine / temperature.
+    """Return SimCLR's loss of projections [2B, d]: find an image's other view among all views by cosine / temperature.
 
     >>> nt_xent(torch.eye(4), temperature=0.5)  # no view is nearer than another: ln 3
     tensor(1.0986)
@@ -49,7 +49,9 @@ def nt_xent(h: Tensor, temperature: float) -> Tensor:
 
 
 def byol(predicted: Tensor, target: Tensor) -> Tensor:
-    """BYOL's loss, Σ over both directions of mean(2 − 2 cos(prediction of a view, target of the other)), [2B, d] both.
+    """Return BYOL's loss of predictions and targets, [2B, d] each.
+
+    The loss is Σ over both directions of mean(2 − 2 cos(prediction of a view, target of the other)).
 
     No gradient reaches the targets.
 
@@ -61,5 +63,5 @@ def byol(predicted: Tensor, target: Tensor) -> Tensor:
 
 
 def unit(v: Tensor) -> Tensor:
-    """Vectors of length 1; zero stays zero, and can be differentiated twice."""
+    """Scale vectors to length 1. Zero stays zero and can be differentiated twice."""
     return v * (v.square().sum(1, keepdim=True) + 1e-12).rsqrt()

@@ -21,7 +21,7 @@ def draw_target_view(model: Any, n: int, bank_below: int, generator: torch.Gener
         return model.style_bank.draw(n, alpha, generator)
     if n == 1 and bank_below > 0:
         raise InputError(
-            "a batch of one image has no other image to mix styles with, and this model has no style bank: "
-            "send at least two images at a time, or train it again with this version."
+            "expected at least 2 images, because this model has no style bank to mix one image with, got 1: "
+            "send larger batches, or train the model again with this version."
         )
     return draw_mix(n, mixing_points(model.backbone), alpha, generator)

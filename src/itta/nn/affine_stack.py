@@ -1,7 +1,8 @@
-"""The dimension-wise stack of ITTA: f_w, which shapes the consistency loss, and f_Θ, which adapts after a block.
+"""The dimension-wise stack of ITTA. It serves as f_w, which shapes the consistency loss, and as f_Θ, which adapts after
+a block.
 
-Layers ReLU(a∘h + b) with a = 1 and b = 0 at the start; the last layer is affine only, or half of its range would be
-dead (the paper's text puts a ReLU there, its released code does not). Any depth ≥ 1.
+Each layer is ReLU(a∘h + b), with a = 1 and b = 0 at the start. The last layer has no ReLU, or half of its range would
+be dead. (The paper's text has a ReLU there; its released code does not.) The depth is 1 or more.
 """
 
 import torch
@@ -14,21 +15,21 @@ from itta.errors import InputError
 class AffineStack(nn.Module):
     """h ↦ a_m∘…ReLU(a_1∘h + b_1)… + b_m, entry by entry.
 
-    With ``identity`` the module starts as the identity for features of either sign, bit for bit: what the first ReLU
-    takes away at the start, min(h, 0), is handed back. For h ≥ 0 this adds nothing and is the paper's f_Θ.
+    With ``identity`` the module starts as the identity, bit for bit, also for negative features: min(h, 0), which the
+    first ReLU removes, is added at the end. For h ≥ 0 this adds nothing and is the paper's f_Θ.
     """
 
     def __init__(self, shape: tuple[int, ...], depth: int, identity: bool = False) -> None:
         super().__init__()
         if depth < 1:
-            raise InputError(f"an affine stack needs a depth of at least 1, got {depth}.")
+            raise InputError(f"the depth of an affine stack must be at least 1, got {depth}.")
         self.weight = nn.Parameter(torch.ones(depth, *shape))
         self.bias = nn.Parameter(torch.zeros(depth, *shape))
         self.identity = identity and depth > 1
 
     @torch.no_grad()
     def restart(self) -> None:
-        """Back to a = 1, b = 0."""
+        """Set a = 1 and b = 0 again."""
         self.weight.fill_(1)
         self.bias.zero_()
 
@@ -42,7 +43,7 @@ class AffineStack(nn.Module):
 
 
 def channel_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """One entry per channel, for maps (C, H, W) and for tokens (N, C).
+    """Return the shape of one entry per channel, for maps (C, H, W) and for tokens (N, C).
 
     >>> channel_shape((64, 56, 56)), channel_shape((197, 768))
     ((64, 1, 1), (1, 768))

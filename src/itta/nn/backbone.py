@@ -1,6 +1,6 @@
-"""Backbones with named blocks: z^i = f_θ^i(z^{i-1}), and a place to step in after each block."""
+"""Backbones with named blocks, z^i = f_θ^i(z^{i-1}), and a callback after each block."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -11,23 +11,23 @@ from itta.errors import InputError, unknown
 from itta.nn.batch_norm import batch_norms
 
 After = Callable[[str, Tensor], Tensor]
-"""(block name, its output) -> output: how augmented views and adaptive blocks get in, without hooks."""
+"""(name of a block, its output) -> the output to go on with. Augmented views and adaptive blocks use it; no hooks."""
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 def keep(block: str, z: Tensor) -> Tensor:
-    """Change nothing."""
+    """Return the block's output unchanged."""
     return z
 
 
 class Backbone(nn.Module):
-    """Images in [0, 1] to feature vectors, by way of blocks with names.
+    """A network from images in [0, 1] to feature vectors, cut into blocks with names.
 
-    A subclass names its blocks in ``block_names``, holds each as the attribute of that name, and defines ``stem``
-    and ``pool``. The input normalisation belongs to the weights, so it lives here and not in the data set.
-    Blocks may change the batch size through ``after`` (two views of the same images, say).
+    A subclass names its blocks in ``block_names``, holds each block as the attribute of that name, and defines ``stem``
+    and, unless it averages over positions, ``pool``. The normalisation of the input belongs to the weights, so the
+    backbone does it, not the data set. ``after`` may change the batch size, for example to add a second view.
     """
 
     block_names: ClassVar[tuple[str, ...]]
@@ -40,7 +40,7 @@ class Backbone(nn.Module):
         self.frozen_bn = False
 
     def widen(self, extra: int) -> None:
-        """Let the first convolution read more channels; each starts with the filters of a colour, red first."""
+        """Add input channels to the first convolution. Each starts with the filters of a colour, red first."""
         conv = next(m for m in self.modules() if isinstance(m, nn.Conv2d))
         self.in_channels += extra
         conv.in_channels = self.in_channels
@@ -48,7 +48,7 @@ class Backbone(nn.Module):
         conv.weight = nn.Parameter(conv.weight.detach()[:, colours].contiguous())
 
     def normalise(self, x: Tensor) -> Tensor:
-        """Subtract the mean of the colours and divide by their deviation; further channels pass as they are."""
+        """Subtract the colours' mean and divide by their deviation. Channels after the colours stay as they are."""
         if not x.is_floating_point():
             raise InputError(f"expected images as floats in [0, 1], got {x.dtype}: divide bytes by 255 first.")
         n = len(self.mean)
@@ -59,27 +59,31 @@ class Backbone(nn.Module):
         return (x - mean) / std
 
     def stem(self, x: Tensor) -> Tensor:
-        """Normalised images to the input of the first block."""
+        """Turn normalised images into the input of the first block."""
         raise NotImplementedError
 
     def pool(self, z: Tensor) -> Tensor:
-        """The last block's output to [B, dim]."""
+        """Turn the last block's output into features [B, dim]."""
         return z.mean((-2, -1))
 
+    def rename_weights(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Rename the entries of a weights file to the names of this backbone."""
+        return state
+
     def forward(self, x: Tensor, after: After = keep) -> Tensor:
-        """Images [B, 3, H, W] in [0, 1] to features [B, dim]; ``after`` sees, and may replace, each block's output."""
+        """Turn images [B, 3, H, W] in [0, 1] into features [B, dim]. ``after`` may replace each block's output."""
         first = self.block_names[0]
         return self.resume(first, self.until(first, x), after)
 
     def until(self, block: str, x: Tensor, after: After = keep) -> Tensor:
-        """Run up to and including ``block``; ``after`` is applied to the blocks before it, not to ``block`` itself."""
+        """Run all blocks up to ``block`` and return its output. ``after`` is called for the blocks before it only."""
         z = self.stem(self.normalise(x))
         for name in self.block_names[: self.index(block)]:
             z = after(name, self.get_submodule(name)(z))
         return self.get_submodule(block)(z)
 
     def resume(self, block: str, z: Tensor, after: After = keep) -> Tensor:
-        """Go on from ``z``, the output of ``block`` as `until` gives it, to the features."""
+        """Continue from ``z``, the output of ``block`` that `until` returned, and return the features."""
         z = after(block, z)
         for name in self.block_names[self.index(block) + 1 :]:
             z = after(name, self.get_submodule(name)(z))
@@ -95,7 +99,7 @@ class Backbone(nn.Module):
         return self.block_names.index(block)
 
     def block_shapes(self, image_size: int) -> dict[str, tuple[int, ...]]:
-        """Shape of each block's output for one image, without the batch dimension."""
+        """Return the shape of each block's output for one image, without the batch dimension."""
         shapes: dict[str, tuple[int, ...]] = {}
 
         def note(name: str, z: Tensor) -> Tensor:
@@ -108,7 +112,7 @@ class Backbone(nn.Module):
         return shapes
 
     def freeze_bn(self) -> "Backbone":
-        """Keep batch normalisation on its stored statistics from now on; its weights and biases still learn."""
+        """Keep batch normalisation on its stored statistics from now on. Its weights and biases still learn."""
         self.frozen_bn = True
         return self.train(self.training)
 
@@ -122,7 +126,7 @@ class Backbone(nn.Module):
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put the module in evaluation mode for a while, then back as it was."""
+    """Put the module in evaluation mode inside the ``with``, and restore its mode afterwards."""
     was = module.training
     module.eval()
     try:

@@ -1,4 +1,4 @@
-"""Where a network has batch normalisation, and one whose statistics are partly stored and partly the batch's."""
+"""Find and replace the batch normalisation of a network, and mix its stored statistics with those of the batch."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,14 +10,14 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 Module = TypeVar("Module", bound=nn.Module)
 Share = Callable[[int], float]
-"""Images in the batch -> how much of the statistics they give, 0 to 1."""
+"""Number of images in the batch -> the share of the batch in the statistics, 0 to 1."""
 
 NORMS = (BatchNorm, nn.GroupNorm, nn.LayerNorm)
 CHUNK = 2**18  # values centred at a time: a copy of a whole batch of large maps costs more than its moments
 
 
 def batch_norms(module: nn.Module) -> dict[str, BatchNorm]:
-    """The batch normalisations inside the module, by name."""
+    """Return the batch normalisation layers inside the module, by name."""
     return {name: m for name, m in module.named_modules() if isinstance(m, BatchNorm)}
 
 
@@ -26,7 +26,7 @@ def has_batch_norm(module: nn.Module) -> bool:
 
 
 def reads_the_batch(module: nn.Module) -> bool:
-    """Whether, in evaluation mode, a batch normalisation inside the module looks at the statistics of the batch."""
+    """Tell whether a batch normalisation inside the module uses batch statistics even in evaluation mode."""
     return any(
         isinstance(m, MixedBatchNorm) or (isinstance(m, BatchNorm) and m.running_mean is None) for m in module.modules()
     )
@@ -50,7 +50,7 @@ def use_batch_statistics(module: nn.Module) -> None:
 
 
 def replace_batch_norms(module: nn.Module, make: Callable[[BatchNorm], Module]) -> dict[str, Module]:
-    """Put what ``make`` gives in the place of every batch normalisation inside the module; return it all by name."""
+    """Replace every batch normalisation inside the module by ``make(layer)``, and return the new layers by name."""
     made = {name: make(norm) for name, norm in batch_norms(module).items()}
     for name, new in made.items():
         parent, _, leaf = name.rpartition(".")
@@ -59,10 +59,10 @@ def replace_batch_norms(module: nn.Module, make: Callable[[BatchNorm], Module]) 
 
 
 class MixedBatchNorm(nn.Module):
-    """(μ, v) = (1 − a)·stored + a·the batch's, where a = ``share`` (images in the batch); constants to autograd.
+    """Normalise by (μ, v) = (1 − a)·stored + a·the batch's, with a = ``share``(images in the batch).
 
-    It wraps a layer in evaluation mode, so what that does beyond normalising, such as timm's fused activation, it still
-    does. With ``track`` the mixture becomes what is stored.
+    Autograd sees μ and v as constants. The module wraps a layer in evaluation mode, so extras of that layer, such as
+    timm's fused activation, still run. With ``track`` the mixture replaces the stored statistics.
     """
 
     def __init__(self, norm: BatchNorm, share: Share, track: bool = False) -> None:
@@ -81,9 +81,9 @@ class MixedBatchNorm(nn.Module):
 
 
 def channel_moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and mean squared deviation of each channel of [B, C, …].
+    """Return the mean and the mean squared deviation of each channel of [B, C, …].
 
-    Several times faster than var_mean, which does not vectorise over these dimensions, and no less exact.
+    This is several times faster than var_mean, which does not vectorise over these dimensions, and as exact.
 
     >>> channel_moments(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
     (tensor([2., 5.]), tensor([1., 0.]))
@@ -96,5 +96,5 @@ def channel_moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def mix_statistics(module: nn.Module, share: Share, track: bool = False) -> dict[str, MixedBatchNorm]:
-    """Wrap, in place, every batch normalisation inside the module; return the wrappers by name."""
+    """Wrap every batch normalisation inside the module, in place, and return the wrappers by name."""
     return replace_batch_norms(module, lambda norm: MixedBatchNorm(norm, share, track))

@@ -1,4 +1,4 @@
-"""A second end for a backbone: its own last block behind the blocks it shares."""
+"""A branch: a second last block behind the shared blocks of a backbone."""
 
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -7,10 +7,10 @@ from itta.nn.backbone import After, Backbone, keep
 
 
 class Branch(nn.Module):
-    """Own weights and statistics for the last block of a backbone, and for what comes after it, as they are now.
+    """A copy of the weights and statistics of a backbone's last block and of all layers behind it.
 
-    The backbone itself runs, with these in place of its own: so any backbone can branch, and where it keeps batch
-    normalisation on stored statistics the branch does too.
+    The backbone itself runs, with the copy in place of its own weights. So any backbone can branch, and a backbone that
+    keeps batch normalisation on stored statistics does so in the branch too.
     """
 
     def __init__(self, backbone: Backbone) -> None:
@@ -26,9 +26,9 @@ class Branch(nn.Module):
                 self.register_buffer(own_name(name), b.clone())
 
     def forward(self, backbone: Backbone, x: Tensor, after: After = keep, own: After = keep) -> Tensor:
-        """Images to the branch's features [B, dim].
+        """Turn images into the branch's features [B, dim].
 
-        ``after`` steps in after each shared block, ``own`` after the last, which is the branch's own.
+        ``after`` is called after each shared block, ``own`` after the branch's own last block.
         """
         last = backbone.block_names[-1]
 
@@ -38,11 +38,11 @@ class Branch(nn.Module):
         return functional_call(backbone, self.replacements(), (x, step_in))
 
     def replacements(self) -> dict[str, Tensor]:
-        """What takes the place of the backbone's own, by its names there."""
+        """Return the branch's weights and statistics under the names they have in the backbone."""
         own = {**dict(self.named_parameters()), **dict(self.named_buffers())}
         return {name.replace("/", "."): value for name, value in own.items()}
 
 
 def own_name(name: str) -> str:
-    """A parameter's path as one name: dots are not allowed there."""
+    """Turn a parameter's path into a name without dots, which torch does not allow in a name."""
     return name.replace(".", "/")

@@ -1,4 +1,4 @@
-"""Convolution, with faster ways for maps of a few pixels on a CPU."""
+"""Convolution, with faster forms for maps of a few pixels on a CPU."""
 
 from functools import cache
 
@@ -7,15 +7,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 FEW_POSITIONS = 4
-FEW_PAIRS = 4096  # of a pixel that comes in and one that goes out: 8×8 maps
+FEW_PAIRS = 4096  # pairs of an input pixel and an output pixel: 8×8 maps
 
 
 class Conv2d(nn.Conv2d):
-    """A square, ungrouped convolution without bias, as a matrix product where its output has only a few positions.
+    """A square, ungrouped convolution without bias, computed as a matrix product if its output has few positions.
 
-    The last blocks of a network on small images (2×2 maps, for a ResNet on 64 pixels) spend most of their time in the
-    gradient of the weights, where the CPU's convolution is two times slower than the product. Same value, but for
-    rounding.
+    On small images the last blocks of a network (2×2 maps, for a ResNet on 64 pixels) spend most of their time in the
+    gradient of the weights. There the CPU's convolution is two times slower than the product. Both give the same value
+    up to rounding.
     """
 
     def __init__(self, n_in: int, n_out: int, size: int, stride: int = 1) -> None:
@@ -32,23 +32,23 @@ class Conv2d(nn.Conv2d):
 
 
 def elsewhere(x: Tensor) -> bool:
-    """Whether this is no CPU, or an export, which runs elsewhere: there a convolution is a convolution."""
+    """Tell whether the tensor is not on a CPU, or is being exported to run elsewhere. Both keep the convolution."""
     return torch.compiler.is_compiling() or x.device.type != "cpu"
 
 
 def depthwise_is_slow(x: Tensor, weight: Tensor, stride: int) -> bool:
-    """Whether ``depthwise_as_product`` is the faster way: small maps, and weights to be trained."""
+    """Tell whether ``depthwise_as_product`` is faster: on small maps, if the weights are trained."""
     pixels = x.shape[-2] * x.shape[-1]
     trains = torch.is_grad_enabled() and weight.requires_grad
     return trains and not elsewhere(x) and pixels * -(-pixels // stride**2) <= FEW_PAIRS
 
 
 def depthwise_as_product(x: Tensor, weight: Tensor, stride: int, before: tuple[int, int]) -> Tensor:
-    """Depthwise convolution [B, C, H, W] → [B, C, H/stride, W/stride], rounded up, as a matrix product per channel.
+    """Compute a depthwise convolution as one matrix product per channel: [B, C, H, W] → [B, C, ⌈H/stride⌉, ⌈W/stride⌉].
 
-    ``before`` is the padding above and to the left. For the weights' gradient, most of all of 5×5 kernels, the CPU's
-    convolution takes many times as long, and for gradients of gradients it goes channel by channel. Same value, but for
-    rounding. `python -m benchmarks.depthwise_cost` measures it.
+    ``before`` is the padding above and to the left. The CPU's convolution takes many times as long for the gradient of
+    the weights, most of all with 5×5 kernels, and computes gradients of gradients channel by channel. Both give the
+    same value up to rounding. `python -m benchmarks.depthwise_cost` measures the difference.
     """
     n, c, height, width = x.shape
     matrix = weight.flatten(1) @ taps(weight.shape[-1], stride, (height, width), before).to(x.dtype)
@@ -58,7 +58,7 @@ def depthwise_as_product(x: Tensor, weight: Tensor, stride: int, before: tuple[i
 
 @cache
 def taps(size: int, stride: int, shape: tuple[int, int], before: tuple[int, int]) -> Tensor:
-    """[size², pixels in · pixels out]: 1 where a tap of the kernel takes a pixel in to a pixel out."""
+    """Return [size², pixels in · pixels out]: 1 if the kernel's tap connects the input pixel to the output pixel."""
 
     def along(n: int, first: int) -> Tensor:
         tap, pixel, out = (torch.arange(k) for k in (size, n, -(-n // stride)))

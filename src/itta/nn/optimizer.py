@@ -1,4 +1,4 @@
-"""An optimiser's state as plain tensors by name, so that it fits into a safetensors file."""
+"""The state of an optimiser as tensors by name, the form that a safetensors file can hold."""
 
 from collections.abc import Mapping
 
@@ -7,13 +7,13 @@ from torch import Tensor
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Moments and counters as "number of the parameter.name"."""
+    """Return moments and counters under the names "number of the parameter.name"."""
     state = optimizer.state_dict()["state"]
     return {f"{i}.{key}": torch.as_tensor(value) for i, entry in state.items() for key, value in entry.items()}
 
 
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` gave; settings such as the learning rate stay as constructed."""
+    """Restore the state that `optimizer_tensors` returned. Settings such as the learning rate stay as they are."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         number, _, key = name.partition(".")
@@ -26,5 +26,5 @@ def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The entries under a prefix, without it."""
+    """Return the entries whose name starts with the prefix, without the prefix."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

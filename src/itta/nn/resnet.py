@@ -1,7 +1,7 @@
 """Deep Residual Learning for Image Recognition. He, Zhang, Ren, Sun, CVPR 2016. https://arxiv.org/abs/1512.03385
 
-ResNet-18, 34 and 50 with torchvision's parameter names, so its published weights load as they are. Blocks: layer1 to
-layer4; every block ends in a ReLU. The stride of a bottleneck sits on its 3×3 convolution, as in those weights.
+ResNet-18, 34 and 50 with torchvision's parameter names, so torchvision's weights load without renaming. The blocks are
+layer1 to layer4, and each ends in a ReLU. A bottleneck has its stride on the 3×3 convolution, as torchvision's has.
 """
 
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from itta.nn.conv import Conv2d
 
 
 def shortcut(n_in: int, n_out: int, stride: int) -> nn.Sequential | None:
-    """A projection where the shape changes, nothing where it does not."""
+    """Return a projection if the shape changes, else None."""
     if stride == 1 and n_in == n_out:
         return None
     return nn.Sequential(Conv2d(n_in, n_out, 1, stride), nn.BatchNorm2d(n_out))

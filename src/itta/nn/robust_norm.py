@@ -1,4 +1,4 @@
-"""Batch normalisation whose statistics follow a stream slowly, and how a pass is told to let them.
+"""Batch normalisation with statistics that follow a stream slowly, and a switch that lets a pass update them.
 
 `RobustNorm` is the robust batch normalisation of RoTTA: Robust Test-Time Adaptation in Dynamic Scenarios.
 Yuan, Xie, Li, CVPR 2023. https://arxiv.org/abs/2303.13899
@@ -17,8 +17,8 @@ from itta.nn.batch_norm import BatchNorm, replace_batch_norms
 class RobustNorm(nn.Module):
     """In training, μ ← (1−α)·μ + α·mean(x) and σ² ← (1−α)·σ² + α·var(x), and the new μ, σ² normalise x.
 
-    Gradients go through the batch's part of both; var is the biased one. In evaluation x is normalised by μ, σ² as they
-    are. Takes the place of a batch normalisation, whose weight and bias it holds under the same names.
+    Gradients flow through mean(x) and var(x); var is the biased variance. In evaluation the stored μ, σ² normalise x.
+    The module replaces a batch normalisation and keeps its weight and bias under the same names.
     """
 
     weight: nn.Parameter | None
@@ -35,7 +35,7 @@ class RobustNorm(nn.Module):
         self.register_parameter("bias", norm.bias)
         self.register_buffer("running_mean", norm.running_mean.clone())
         self.register_buffer("running_var", norm.running_var.clone())
-        # timm has a batch normalisation that also drops and activates
+        # timm has a batch normalisation layer that also applies dropout and an activation
         self.after = nn.Sequential(*[getattr(norm, part) for part in ("drop", "act") if hasattr(norm, part)])
         self.train(norm.training)
 
@@ -55,21 +55,24 @@ class RobustNorm(nn.Module):
 
 
 def use_robust_norm(module: nn.Module, share: float) -> None:
-    """Put a `RobustNorm` in the place of every batch normalisation inside the module."""
+    """Replace every batch normalisation inside the module by a `RobustNorm`."""
     replace_batch_norms(module, lambda norm: RobustNorm(norm, share))
 
 
 def statistics(module: nn.Module, prefix: str = "") -> dict[str, Tensor]:
-    """The running means and variances inside the module, by name."""
+    """Return the running means and variances inside the module, by name."""
     return {name: b for name, b in module.named_buffers(prefix) if name.endswith(("running_mean", "running_var"))}
 
 
 @contextmanager
 def learning_statistics(module: nn.Module) -> Iterator[None]:
-    """Let the batch normalisations of a module in evaluation mode, and nothing else, train for a while."""
+    """Set the batch normalisation of a module, and nothing else, to training mode inside the ``with``.
+
+    The module itself is in evaluation mode, before and after.
+    """
     norms = [m for m in module.modules() if isinstance(m, (BatchNorm, RobustNorm))]
     for norm in norms:
-        norm.training = True  # the layer alone: what it may contain keeps its mode
+        norm.training = True  # the layer alone: layers inside it keep their mode
     try:
         yield
     finally:

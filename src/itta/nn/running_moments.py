@@ -1,4 +1,4 @@
-"""Mean and covariance of a network's features, kept while it trains."""
+"""Mean and covariance of a network's features, averaged while it trains."""
 
 import torch
 from torch import Tensor, nn
@@ -8,10 +8,10 @@ from itta.functional.moments import Moments
 
 
 class RunningMoments(nn.Module):
-    """A running average over about the last ``window`` batches: the plain mean of all until there are as many.
+    """A running average over about the last ``window`` batches. The first ``window`` batches have equal weights.
 
-    Exactly the moments of all those images with weights that fall off with age; the network moves meanwhile, so the
-    window is short. Buffers only, so a checkpoint holds them.
+    The result is exactly the moments of all images so far, with weights that fall with age. The window is short because
+    the network changes meanwhile. All state is in buffers, so a checkpoint holds it.
     """
 
     mean: Tensor
@@ -22,7 +22,7 @@ class RunningMoments(nn.Module):
     def __init__(self, dim: int, window: int) -> None:
         super().__init__()
         if window < 1:
-            raise InputError(f"moments must be averaged over at least 1 step, got {window}.")
+            raise InputError(f"moments_window must be at least 1 step, got {window}.")
         self.window = window
         self.register_buffer("mean", torch.zeros(dim))
         self.register_buffer("covariance", torch.zeros(dim, dim))
@@ -31,12 +31,12 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def update(self, z: Tensor) -> None:
-        """Take in the features of a batch, [B, dim]."""
+        """Add the features of a batch, [B, dim]."""
         self.steps += 1
         share = 1 / min(int(self.steps), self.window)
         mean = z.mean(0)
         apart, centred = mean - self.mean, z - mean
-        between = (1 - share) * torch.outer(apart, apart)  # or the mean's own movement would be lost
+        between = (1 - share) * torch.outer(apart, apart)  # the variance that comes from the change of the mean
         self.mean.lerp_(mean, share)
         self.covariance.lerp_(centred.T @ centred / len(z) + between, share)
         self.fourth.lerp_((z - self.mean).square().sum(1).square().mean(), share)

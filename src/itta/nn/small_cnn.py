@@ -1,7 +1,7 @@
 """A small convolutional network without pretrained weights, for tests and 28×28 digits.
 
-Four 3×3 convolutions, each followed by ReLU and then GroupNorm(8), as DomainBed's network for MNIST; their outputs
-are signed. The first block keeps the resolution, the second halves it.
+It has four 3×3 convolutions, each followed by ReLU and then GroupNorm(8), like DomainBed's network for MNIST. So the
+outputs of the blocks can be negative. The second block halves the resolution.
 """
 
 import torch.nn.functional as F

@@ -1,7 +1,7 @@
-"""A bank of source styles, so that a batch of one image has somebody to mix with.
+"""A bank of source styles: a batch of one image needs other styles to mix with.
 
-Collected from the source domains when training ends and stored with the model: for each mixing point the mean and
-deviation of every channel, one row per image, with the domain each row came from.
+It is collected from the source domains at the end of training and stored with the model. It holds the mean and the
+deviation of every channel at each mixing point, one row per image, and the domain of each row.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,10 +25,9 @@ class StyleBank:
         return len(self.domain)
 
     def draw(self, n: int, alpha: float, generator: torch.Generator | None = None) -> MixDraw:
-        """Draw as `draw_mix` does, with styles of the bank in place of partners from the batch.
+        """Draw as `draw_mix` does, but with styles of the bank instead of partners from the batch.
 
-        λ is folded to at most ½: Beta(0.1, 0.1) is often 1 but for rounding, and a lone image would then see no second
-        view at all.
+        λ is folded to at most ½: Beta(0.1, 0.1) often draws a λ near 1, and then both views of an image would be equal.
         """
         blocks = tuple(self.mean)
         block = blocks[int(torch.randint(len(blocks), (), generator=generator))]
@@ -38,7 +37,7 @@ class StyleBank:
         return MixDraw(block, lam, style=(self.mean[block][rows], self.std[block][rows]))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Flat names for a file."""
+        """Return the bank as tensors by name, for a file."""
         named = {"domain": self.domain}
         for block in self.mean:
             named |= {f"mean.{block}": self.mean[block], f"std.{block}": self.std[block]}
@@ -46,6 +45,8 @@ class StyleBank:
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, Tensor], domains: Sequence[str]) -> "StyleBank":
+        """Make a bank from the tensors that `tensors` returned."""
+
         def of(kind: str) -> dict[str, Tensor]:
             return {k.removeprefix(f"{kind}."): v for k, v in tensors.items() if k.startswith(f"{kind}.")}
 
@@ -54,7 +55,7 @@ class StyleBank:
 
 @torch.no_grad()
 def collect_styles(backbone: Backbone, images: Mapping[str, Iterable[Tensor]], blocks: tuple[str, ...]) -> StyleBank:
-    """Run each domain's image batches up to the last mixing point and keep every image's style."""
+    """Run the image batches of each domain up to the last mixing point, and keep the style of every image."""
     mean: dict[str, list[Tensor]] = {b: [] for b in blocks}
     std: dict[str, list[Tensor]] = {b: [] for b in blocks}
     domain: list[int] = []

@@ -1,4 +1,4 @@
-"""MixStyle: the style of a feature map is its channels' mean and deviation; mix it with another image's.
+"""MixStyle: mix the style of a feature map, the mean and deviation of its channels, with that of another image.
 
 Domain Generalization with MixStyle. Zhou, Yang, Qiao, Xiang, ICLR 2021. https://arxiv.org/abs/2104.02008
 """
@@ -14,28 +14,28 @@ EPS = 1e-6
 
 @dataclass(frozen=True)
 class MixDraw:
-    """The random part of one application: after which block, how much of one's own style stays, and whose is added."""
+    """The random part of MixStyle, for one batch."""
 
-    block: str
-    lam: Tensor  # [B]
-    partner: Tensor | None = None  # [B], a permutation of the batch
-    style: tuple[Tensor, Tensor] | None = None  # or the styles themselves: mean and deviation, [B, C] each
+    block: str  # after which it acts
+    lam: Tensor  # [B], the share of an image's own style
+    partner: Tensor | None = None  # [B], the image that gives the other style: a permutation of the batch
+    style: tuple[Tensor, Tensor] | None = None  # or the other styles themselves: mean and deviation, [B, C] each
 
 
 def draw_mix(n: int, blocks: tuple[str, ...], alpha: float, generator: torch.Generator | None = None) -> MixDraw:
-    """Draw one of the blocks, λ ~ Beta(α, α) for each image, and a partner for each."""
+    """Draw one block for the batch, and λ ~ Beta(α, α) and a partner for each image."""
     block = blocks[int(torch.randint(len(blocks), (), generator=generator))]
     return MixDraw(block, draw_beta(n, alpha, generator), torch.randperm(n, generator=generator))
 
 
 def draw_beta(n: int, alpha: float, generator: torch.Generator | None = None) -> Tensor:
-    """λ ~ Beta(α, α), [n]; NumPy draws it, seeded by the generator, since torch's own takes no generator."""
+    """Draw λ ~ Beta(α, α), [n], with NumPy, seeded by the generator: torch's Beta takes no generator."""
     seed = int(torch.randint(2**62, (), generator=generator))
     return torch.from_numpy(np.random.default_rng(seed).beta(alpha, alpha, size=n))
 
 
 def style(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each channel over the positions, constants for the gradient; [B, C, 1, 1] or [B, 1, C]."""
+    """Return mean and deviation of each channel over the positions, without gradient: [B, C, 1, 1] or [B, 1, C]."""
     positions = (2, 3) if z.ndim == 4 else (1,)
     z = z.detach()
     n_positions = z[0].numel() // z.shape[1 if z.ndim == 4 else -1]
@@ -44,7 +44,7 @@ def style(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def mix_style(z: Tensor, draw: MixDraw) -> Tensor:
-    """(z − μ)/σ·σ_mix + μ_mix with μ_mix = λμ + (1−λ)μ_partner, and σ_mix likewise."""
+    """Return (z − μ)/σ·σ_mix + μ_mix with μ_mix = λμ + (1−λ)μ_partner, and σ_mix likewise."""
     mean, std = style(z)
     lam = draw.lam.to(z).view(-1, *[1] * (z.ndim - 1))
     if draw.style is not None:

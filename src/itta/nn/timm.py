@@ -1,4 +1,4 @@
-"""Any timm model as a backbone, with the blocks timm itself names in its feature info. Needs the extra `itta[timm]`."""
+"""Any timm model as a backbone, with the blocks that timm names in its feature info. Needs the extra `itta[timm]`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,13 +10,13 @@ from itta.errors import InputError
 from itta.nn.backbone import After, Backbone, evaluating, keep
 
 Around = Callable[[str, Callable[[], Tensor]], Tensor]
-"""(block name, how to run the block) -> what goes on in place of the block's output."""
+"""(name of a block, function that runs it) -> the output to go on with."""
 
-STEMS = ("act", "bn", "conv", "norm", "stem")  # feature info also names parts of the stem, and norms at the end
+STEMS = ("act", "bn", "conv", "norm", "stem")  # feature info also names parts of the stem and the last norm: no blocks
 
 
 class Tap(nn.Module):
-    """A block with a place to step in."""
+    """A block with a callback around it."""
 
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__()
@@ -30,14 +30,14 @@ class Tap(nn.Module):
 
 
 class Stop(Exception):
-    """Carry a block's output out of a pass that need not go on."""
+    """Stop a pass after a block and carry its output out."""
 
     def __init__(self, z: Tensor) -> None:
         self.z = z
 
 
 class TimmBackbone(Backbone):
-    """timm's model without its classifier; its blocks are wrapped in taps, so no hook is needed."""
+    """timm's model without its classifier. Each block is wrapped in a `Tap`, so no hook is needed."""
 
     def __init__(self, name: str, pretrained: bool, image_size: int | None = None) -> None:
         model = create_model(name, pretrained, image_size)
@@ -47,19 +47,25 @@ class TimmBackbone(Backbone):
         paths = [info["module"] for info in model.feature_info if info["module"] in modules]
         self.paths = tuple(p for p in paths if not p.rpartition(".")[2].startswith(STEMS))
         if len(self.paths) < 2:
-            raise InputError(f"timm names {len(self.paths)} blocks of {name!r}; at least two are needed.")
+            raise InputError(
+                f"the timm model {name!r} has {len(self.paths)} named blocks, and at least 2 are needed: "
+                "choose another model."
+            )
         if getattr(model, "output_fmt", "NCHW") != "NCHW":
-            raise InputError(f"the maps of {name!r} have their channels last, which does not fit here.")
+            raise InputError(
+                f"the timm model {name!r} gives maps with channels last, and channels first are needed: "
+                "choose another model."
+            )
         self.block_names = tuple(path.replace(".", "_") for path in self.paths)  # type: ignore[misc]
         for block, path in zip(self.block_names, self.paths):
             parent, _, leaf = path.rpartition(".")
             setattr(model.get_submodule(parent), leaf, Tap(block, model.get_submodule(path)))
-        for module in model.modules():  # a recorded pass needs values that are not overwritten
+        for module in model.modules():  # a tape needs values that are not overwritten
             if getattr(module, "inplace", False):
                 module.inplace = False
         self.model, self.size = model, image_size or config["input_size"][-1]
         with evaluating(self):
-            self.dim = self(self.blank(), tensor_only).shape[1]  # num_features is not always what comes out
+            self.dim = self(self.blank(), tensor_only).shape[1]  # num_features is not always the output's size
             self.late = self.parameters_after(self.block_names[-2])
 
     def blank(self, like: Tensor | None = None) -> Tensor:
@@ -67,7 +73,7 @@ class TimmBackbone(Backbone):
         return torch.zeros(1, 3, self.size, self.size, dtype=like.dtype, device=like.device)
 
     def parameters_after(self, block: str) -> tuple[str, ...]:
-        """Names of the parameters that have no part in the output of ``block``."""
+        """Return the names of the parameters that the output of ``block`` does not depend on."""
         names, parameters = zip(*self.named_parameters())
         found = torch.autograd.grad(self.until(block, self.blank()).sum(), parameters, allow_unused=True)
         return tuple(name for name, g in zip(names, found) if g is None)
@@ -100,9 +106,9 @@ class TimmBackbone(Backbone):
         raise AssertionError(f"{block} was never reached")
 
     def resume(self, block: str, z: Tensor, after: After = keep) -> Tensor:
-        """Send one blank image ahead and put ``z`` in its place at ``block``: timm has no way in half-way.
+        """Run the model on a blank image and replace the output of ``block`` by ``z``: timm cannot start at a block.
 
-        For evaluation mode: the blank image would move batch normalisation's statistics.
+        Use it in evaluation mode only: in training the blank image would change the statistics of batch normalisation.
         """
         start = self.index(block)
 
@@ -116,10 +122,10 @@ class TimmBackbone(Backbone):
 
     @property
     def last_block(self) -> nn.Module:
-        """All that comes after the block before the last, the norm or convolution behind the last block included."""
+        """The parameters of the last block and of the layers behind it, such as a norm or a convolution."""
         return nn.ParameterList([self.get_parameter(name) for name in self.late])
 
-    def from_timm_names(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def rename_weights(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Rename the entries of timm's own state dict to ours."""
         taps = {f"{path}.": f"{path}.module." for path in self.paths}
 
@@ -132,7 +138,9 @@ class TimmBackbone(Backbone):
 
 def tensor_only(block: str, z: Tensor) -> Tensor:
     if not isinstance(z, Tensor):
-        raise InputError(f"{block} of this timm model gives a {type(z).__name__}, not one tensor: it does not fit.")
+        raise InputError(
+            f"{block} of this timm model gives a {type(z).__name__}, not one tensor: choose another model."
+        )
     return z
 
 
@@ -140,13 +148,13 @@ def create_model(name: str, pretrained: bool, image_size: int | None) -> Any:
     try:
         import timm
     except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision made for another torch
-        raise InputError(f"timm cannot be imported ({error}): pip install 'itta[timm]'.") from error
+        raise InputError(f"cannot import timm ({error}): install it with pip install 'itta[timm]'.") from error
     try:
         if image_size is not None:
-            try:  # transformers are built for one image size, convolutional networks take no such argument
+            try:  # transformers are built for one image size; convolutional networks take no such argument
                 return timm.create_model(name, pretrained=pretrained, num_classes=0, img_size=image_size)
             except TypeError:
                 pass
         return timm.create_model(name, pretrained=pretrained, num_classes=0)
     except (RuntimeError, OSError, AssertionError) as error:
-        raise InputError(f"timm cannot make {name!r}: {error}. timm.list_models() names its models.") from error
+        raise InputError(f"timm cannot make {name!r}: {error}. timm.list_models() lists its models.") from error

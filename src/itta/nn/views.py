@@ -1,7 +1,7 @@
-"""The two views of ITTA: z, the features as they are, and z', the features of an augmented pass.
+"""The two views of ITTA: z, the features of the images, and z', the features of an augmented pass.
 
-Drawing is apart from applying. Two ways to augment: MixStyle after a block (the paper's choice, `MixDraw`), and noise
-on the feature vector (its appendix, `NoiseDraw`), which needs no other image to mix with:
+There are two augmentations. `MixDraw` is MixStyle after a block, the paper's choice. `NoiseDraw` is noise on the
+feature vector, from the paper's appendix, and needs no other image:
 A Simple Feature Augmentation for Domain Generalization. Li, Dai, Ge, Liu, Shan, Duan, ICCV 2021.
 """
 
@@ -32,15 +32,16 @@ def mixing_points(backbone: Backbone) -> tuple[str, ...]:
 
 
 def draw_noise(n: int, dim: int, sigma: float, generator: torch.Generator | None = None) -> NoiseDraw:
+    """Draw noise for n images."""
     a, b = torch.randn(2, n, dim, generator=generator) * sigma
     return NoiseDraw(1 + a, b)
 
 
 def two_views(run: Callable[[After], Tensor], draw: ViewDraw, after: After = keep) -> tuple[Tensor, Tensor]:
-    """Give z and z' from one pass, sharing all that lies before the point where they part.
+    """Return z and z' from one pass. The two views share all layers before the mixing point.
 
-    ``run`` is a backbone's pass that takes ``after``. At the mixing point the batch is doubled: first the images as
-    they are, then their augmented twins.
+    ``run`` is a pass of a backbone that takes ``after``. At the mixing point the batch is doubled: first the images,
+    then their augmented copies.
     """
     if isinstance(draw, NoiseDraw):
         z = run(after)
@@ -50,7 +51,7 @@ def two_views(run: Callable[[After], Tensor], draw: ViewDraw, after: After = kee
 
 
 def mixing(draw: MixDraw, after: After = keep) -> After:
-    """Double the batch at the drawn block, then go on with ``after``."""
+    """Return a callback that doubles the batch at the drawn block and then calls ``after``."""
 
     def mix_and_go_on(block: str, z: Tensor) -> Tensor:
         return after(block, torch.cat([z, mix_style(z, draw)]) if block == draw.block else z)
