@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from itta.cli.adapter_choice import AdapterFlags
+from itta.cli.own_code import OwnCodeFlags
 from itta.cli.screen import Flags, print_json, progress_bars, show, typed_command, use_threads
 from itta.report.tables import Table, percent
 from itta.settings import DataAccess, StreamSettings
@@ -23,6 +24,7 @@ def adapt(
     out: Path | None = None,
     access: Flags[DataAccess] = DataAccess(),
     page: bool = True,
+    own: Flags[OwnCodeFlags] = OwnCodeFlags(),
     threads: int = 0,
     json: bool = False,
 ) -> None:
@@ -49,7 +51,7 @@ def adapt(
     use_threads(threads)
     stream.check()
     description = read_description(model)
-    trained = load_model(description)
+    trained = load_model(description, own.given())
     chosen = adapter.make(trained, model)
     target = open_stream(data, description.expected, stream, access)
     with progress_bars(json) as report:

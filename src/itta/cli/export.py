@@ -7,6 +7,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from itta.cli.adapter_choice import AdapterFlags
+from itta.cli.own_code import OwnCodeFlags
 from itta.cli.screen import Flags, print_json, progress_bars, use_threads
 from itta.errors import InputError
 from itta.settings import DataAccess, StreamSettings
@@ -20,6 +21,7 @@ def export(
     adapter: Flags[AdapterFlags] = AdapterFlags(),
     stream: Flags[StreamSettings] = StreamSettings(),
     access: Flags[DataAccess] = DataAccess(),
+    own: Flags[OwnCodeFlags] = OwnCodeFlags(),
     threads: int = 0,
     json: bool = False,
 ) -> None:
@@ -50,7 +52,7 @@ def export(
     if adapt_on is None and (chooses or stream.domain):
         raise InputError("an adapter that saw no image has learned nothing: give it images with --adapt-on FOLDER.")
     description = read_description(model)
-    trained = load_model(description)
+    trained = load_model(description, own.given())
     if adapt_on is None:
         chosen = adapt(trained, "source")
     else:

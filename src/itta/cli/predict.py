@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from itta.cli.adapter_choice import AdapterFlags
+from itta.cli.own_code import OwnCodeFlags
 from itta.cli.screen import Flags, progress_bars, row_writer, use_threads
 from itta.errors import InputError
 from itta.settings import check_at_least
@@ -21,6 +22,7 @@ def predict(
     batch_size: int = 32,
     format: Literal["csv", "jsonl"] = "csv",
     out: Path | None = None,
+    own: Flags[OwnCodeFlags] = OwnCodeFlags(),
     threads: int = 0,
 ) -> None:
     """Predict images or folders of images; a row for each, which says whether adaptation changed the answer.
@@ -39,13 +41,13 @@ def predict(
     from itta.adapters import adapt
     from itta.data.folder import list_images
     from itta.run.predict import Prediction, predict_files
-    from itta.store.model import load
+    from itta.store.model import load_model, read_description
 
     use_threads(threads)
     check_at_least(1, batch_size=batch_size)
     if not images:
         raise InputError("no images to predict: name image files or folders after the model.")
-    trained = load(model)
+    trained = load_model(read_description(model), own.given())
     chosen = adapter.make(trained, model)
     files = list_images(images)
     unreadable = 0

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from itta.cli.own_code import OwnCodeFlags
 from itta.cli.screen import Flags, print_json, progress_bars, show, use_threads
 from itta.report.tables import Table, percent, points
 from itta.settings import DataAccess, check_at_least
@@ -19,6 +20,7 @@ def tune(
     batch_size: int = 32,
     guard: bool = False,
     access: Flags[DataAccess] = DataAccess(),
+    own: Flags[OwnCodeFlags] = OwnCodeFlags(),
     threads: int = 0,
     json: bool = False,
 ) -> None:
@@ -43,7 +45,7 @@ def tune(
     use_threads(threads)
     check_at_least(1, batch_size=batch_size, seeds=seeds)
     with progress_bars(json) as report:
-        choice = run(model, TuneSettings(adapter, seeds, batch_size, guard or None), data, access, report)
+        choice = run(model, TuneSettings(adapter, seeds, batch_size, guard or None), data, access, own.given(), report)
     if json:
         print_json(asdict(choice))
         return

@@ -19,7 +19,7 @@ from itta.errors import InputWarning
 from itta.explain.pictures import changed_pictures, grid_of_maps
 from itta.metrics.outcome import Outcome
 from itta.records.story import Event, Story, Stream, write_story
-from itta.report.page.build import write_page
+from itta.report.page.document import write_page
 from itta.store.model import read_description
 from itta.trial import Trial
 

@@ -66,9 +66,8 @@ def make_backbone(
     the weights it was built with. Pretrained networks keep batch normalisation on their stored statistics. ``file`` is
     the file that holds the name, if a file does: then the name must not make itta import or download anything.
     """
+    check_backbone(name, file)
     if name.startswith(TIMM):
-        if file is not None and ":" in name.removeprefix(TIMM):  # timm would ask its hub, or read another directory
-            raise named_by_file("backbone", name, file)
         backbone: Backbone = TimmBackbone(name.removeprefix(TIMM), weights == "imagenet", image_size)
         pretrained = weights == "imagenet"
     else:
@@ -95,6 +94,17 @@ def find_backbone(name: str, file: Path | None = None) -> BackboneEntry:
     return BackboneEntry(partial(build_own, name, found), "your own")
 
 
+def check_backbone(name: str, file: Path | None = None) -> None:
+    """Refuse a name that no backbone has; a model of timm is looked up when it is built.
+
+    ``file`` is the file that holds the name, if a file does.
+    """
+    if not name.startswith(TIMM):
+        find_backbone(name, file)
+    elif file is not None and ":" in name.removeprefix(TIMM):  # timm would ask its hub, or read another directory
+        raise named_by_file("backbone", name, file)
+
+
 def build_own(name: str, make: Callable[[], Any]) -> Backbone:
     """Call the user's own class or function, and check that it gives a backbone."""
     try:
@@ -114,4 +124,12 @@ def not_a_backbone(name: str, found: object) -> InputError:
     )
 
 
-__all__ = ["BACKBONES", "OTHER_BACKBONES", "Backbone", "BackboneEntry", "find_backbone", "make_backbone"]
+__all__ = [
+    "BACKBONES",
+    "OTHER_BACKBONES",
+    "Backbone",
+    "BackboneEntry",
+    "check_backbone",
+    "find_backbone",
+    "make_backbone",
+]

@@ -30,7 +30,7 @@ from itta.run.status import State, read_state, write_state
 from itta.run.train import RECORDS, selected_model, train
 from itta.seeds import derive_seed, seed_all
 from itta.settings import Adaptation, DataAccess
-from itta.store.model import Description, is_model, load_model, read_description
+from itta.store.model import Description, OwnCode, is_model, load_model, read_description
 from itta.trial import Trial
 
 WRITE_EVERY = 2.0  # seconds between two states of a running trial
@@ -136,7 +136,9 @@ def adapt_job(job: Job, dataset: DomainDataset, diary: Diary) -> None:
     asked = job.adaptation
     missing = {label: name for label, name in asked.labels.items() if label not in diary.state.adapted}
     found = [read_description(f) for f in folders(job)] if set(missing.values()) - {"source"} else []
-    models = [(description, load_model(description)) for description in found]
+    # the trial comes from the user's command, so its own code may be imported
+    own = OwnCode(job.trial.algorithm, job.trial.backbone)
+    models = [(description, load_model(description, own)) for description in found]
     splits = split(dataset, job.trial.trial_seed)
     for label, name in missing.items():
         diary.write(doing=f"adapting: {name}")

@@ -21,7 +21,7 @@ from itta.run.evaluate import evaluate
 from itta.run.train import train
 from itta.settings import DataAccess
 from itta.store.adapter_choice import Candidate, Choice, write_choice
-from itta.store.model import is_model, load_model, read_description
+from itta.store.model import OwnCode, is_model, load_model, read_description, refuse_code_named_by_file
 from itta.trial import Trial
 
 NO_ADAPTATION = Candidate("source", {})
@@ -42,10 +42,13 @@ def tune(
     settings: TuneSettings,
     data: str = "",
     access: DataAccess = DataAccess(),
+    own: OwnCode = OwnCode(),
     report: ReportProgress = silent,
 ) -> Choice:
     """Choose among the adapters' candidates and store the choice with the model."""
-    trial = read_description(model).trial
+    description = read_description(model)
+    trial = description.trial
+    refuse_code_named_by_file(description, own)
     if len(trial.train_domains) < 2:
         raise InputError(
             f"{model} was trained on one domain, {trial.train_domains[0]!r}: no other can stand in for a target. "
@@ -79,7 +82,7 @@ def trained_without(
     if is_model(out):
         description = read_description(out)
         if not description.trial.differences(part):
-            return load_model(description)
+            return load_model(description, OwnCode(trial.algorithm, trial.backbone))  # as checked above
     return train(part, out, dataset, report=named(report, f"train without {domain}")).model
 
 

@@ -5,7 +5,7 @@ information) and ``model.json`` (a description of them).
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from itta.data.target import Expected
 from itta.errors import InputError
 from itta.files import replace_text
 from itta.hparams import default
-from itta.nn import make_backbone
+from itta.nn import Backbone, check_backbone, make_backbone
 from itta.nn.optimizer import with_prefix, without_prefix
 from itta.nn.style_bank import StyleBank
 from itta.store.tensors import load_tensors, save_tensors
@@ -77,7 +77,7 @@ def describe(folder: Path, algorithm: Algorithm, backbone: str, about: Mapping[s
     bank = algorithm.style_bank
     return Description(
         folder=folder,
-        algorithm=algorithm_name(algorithm),
+        algorithm=class_name(type(algorithm)),
         hparams=algorithm.describe(),
         backbone=backbone,
         frozen_bn=algorithm.backbone.frozen_bn,
@@ -104,10 +104,9 @@ def save_model(folder: Path, algorithm: Algorithm, backbone: str, about: Mapping
     return description
 
 
-def algorithm_name(algorithm: Algorithm) -> str:
-    """The registered name, or the place from which a user's own class is imported."""
-    cls = type(algorithm)
-    return algorithm.name if cls.__module__.startswith("itta.") else f"{cls.__module__}:{cls.__qualname__}"
+def class_name(cls: type[Algorithm]) -> str:
+    """Return the registered name of a method, or package.module:Class of a user's own."""
+    return cls.name if cls.__module__.startswith("itta.") else f"{cls.__module__}:{cls.__qualname__}"
 
 
 def is_model(folder: Path) -> bool:
@@ -115,16 +114,32 @@ def is_model(folder: Path) -> bool:
     return (folder / DESCRIPTION).is_file()
 
 
-def load(path: str | Path) -> Algorithm:
-    """Load a trained model, ready to predict."""
-    return load_model(read_description(Path(path)))
+@dataclass(frozen=True)
+class OwnCode:
+    """The user's own classes, where a model was trained with some: a file names them, and never imports them."""
+
+    algorithm: str | type[Algorithm] | None = None  # a class, or package.module:Class
+    backbone: str | Callable[[], Backbone] | None = None  # a class or function, or package.module:Name
 
 
-def load_model(description: Description) -> Algorithm:
+def load(
+    path: str | Path,
+    algorithm: str | type[Algorithm] | None = None,
+    backbone: str | Callable[[], Backbone] | None = None,
+) -> Algorithm:
+    """Load a trained model, ready to predict.
+
+    ``algorithm`` and ``backbone`` are the user's own classes, if the model was trained with some. Loading a model
+    never imports code that its files name.
+    """
+    return load_model(read_description(Path(path)), OwnCode(algorithm, backbone))
+
+
+def load_model(description: Description, own: OwnCode = OwnCode()) -> Algorithm:
     """Build the model of a description and fill it with its weights."""
     d, folder = description, description.folder
     try:
-        algorithm = build(d)
+        algorithm = build(d, own)
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / DESCRIPTION} is damaged or not ours: {error!r} is missing or wrong.") from error
     tensors, _ = load_tensors(folder / WEIGHTS)
@@ -142,10 +157,33 @@ def load_model(description: Description) -> Algorithm:
     return algorithm.eval()
 
 
-def build(d: Description) -> Algorithm:
+def refuse_code_named_by_file(d: Description, own: OwnCode) -> None:
+    """Refuse to train the trial of a model again if its file, and not the user, names code of the user's own."""
+    file, trial = d.folder / DESCRIPTION, d.trial
+    given = own.algorithm if own.algorithm is None or isinstance(own.algorithm, str) else class_name(own.algorithm)
+    if given != trial.algorithm:
+        find_algorithm(trial.algorithm, file)
+    if own.backbone != trial.backbone:
+        check_backbone(trial.backbone, file)
+
+
+def build(d: Description, own: OwnCode) -> Algorithm:
     """Build the network and the method of a description, with weights that are not yet those of the model."""
-    cls = find_algorithm(d.algorithm)
-    task = Task(d.classes, d.domains, d.image_size, lambda: make_backbone(d.backbone, "none", d.image_size))
+    file = d.folder / DESCRIPTION
+    cls = own.algorithm or find_algorithm(d.algorithm, file)
+    if isinstance(cls, str):
+        cls = find_algorithm(cls)
+    if class_name(cls) != d.algorithm:
+        raise InputError(f"{file} names the algorithm {d.algorithm!r}, and {class_name(cls)!r} was given.")
+
+    def network() -> Backbone:
+        if callable(own.backbone):
+            return own.backbone()
+        if own.backbone is not None:
+            return make_backbone(own.backbone, "none", d.image_size)
+        return make_backbone(d.backbone, "none", d.image_size, file)
+
+    task = Task(d.classes, d.domains, d.image_size, network)
     algorithm = cls(task, default(cls.Hparams, **d.hparams))
     if d.frozen_bn:
         algorithm.backbone.freeze_bn()

@@ -9,7 +9,7 @@ from itta.algorithms import find_algorithm
 from itta.data import DATASETS, is_name, load_dataset
 from itta.errors import InputError, unknown
 from itta.hparams import default, sample
-from itta.nn import BACKBONES
+from itta.nn import check_backbone
 from itta.progress import ReportProgress, silent
 from itta.run.job import Job
 from itta.settings import DataAccess, TrainSettings
@@ -54,8 +54,7 @@ def open_sweep_data(data: Sequence[str], settings: TrainSettings, access: DataAc
 
 def check_sweep(sweep: Sweep) -> None:
     """Refuse at once what every trial would refuse."""
-    if sweep.backbone not in BACKBONES and ":" not in sweep.backbone:
-        raise unknown("backbone", sweep.backbone, [*BACKBONES, "timm:MODEL"])
+    check_backbone(sweep.backbone)
     for algorithm in sweep.algorithms:
         sample(find_algorithm(algorithm).Hparams, 0, **sweep.overrides)
     for name in sweep.adaptation.adapters:
