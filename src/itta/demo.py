@@ -80,18 +80,18 @@ def run_demo(
     outcomes, left = adapt_all(out, settings)
     table, files = write_results(out, settings, outcomes)
     if command is not None:
-        written = write_run_page(out, lambda: tell(command, settings, outcomes, left))
+        written = write_run_page(out, lambda: demo_story(command, settings, outcomes, left))
         files = {path.stem: path for path in written} | files
     return table, files
 
 
-def tell(
+def demo_story(
     command: str,
     settings: Settings,
     outcomes: Mapping[tuple[str, str], Sequence[Outcome]],
     left: Sequence[Left],
 ) -> Story:
-    """ITTA along the target, once for each seed."""
+    """Tell of ITTA along the target, once for each seed."""
     streams = []
     before, after = outcomes["itta", "source"], outcomes["itta", "itta"]
     for seed, (model, target, adapter), b, a in zip(settings.seeds, left, before, after):

@@ -30,7 +30,7 @@ class Draw:
 
 def uniform(low: float, high: float, whole: bool = False) -> Draw:
     """U(low, high), cut to a whole number on demand."""
-    return number(f"U({low:g}, {high:g})", lambda r: r.uniform(low, high), whole)
+    return drawn_number(f"U({low:g}, {high:g})", lambda r: r.uniform(low, high), whole)
 
 
 def power(base: float, low: float, high: float, whole: bool = False) -> Draw:
@@ -39,10 +39,10 @@ def power(base: float, low: float, high: float, whole: bool = False) -> Draw:
     >>> power(2, 3, 5.5, whole=True).text
     'int 2^U(3, 5.5)'
     """
-    return number(f"{base:g}^U({low:g}, {high:g})", lambda r: base ** r.uniform(low, high), whole)
+    return drawn_number(f"{base:g}^U({low:g}, {high:g})", lambda r: base ** r.uniform(low, high), whole)
 
 
-def number(text: str, draw: Callable[[np.random.RandomState], float], whole: bool) -> Draw:
+def drawn_number(text: str, draw: Callable[[np.random.RandomState], float], whole: bool) -> Draw:
     return Draw(f"int {text}", lambda r: int(draw(r))) if whole else Draw(text, draw)
 
 

@@ -14,8 +14,7 @@ from itta.algorithms import Algorithm
 from itta.errors import InputError
 from itta.explain.heatmap_plots import plot_fw, plot_training
 from itta.nn.affine_stack import AffineStack
-from itta.records import replace_text
-from itta.run.train import STEPS
+from itta.records import STEPS, replace_text
 from itta.store.model import load
 
 POINTS = 101  # where f_w is sampled, in each dimension

@@ -18,6 +18,8 @@ __all__ = [
 
 RECORDS_FILE = "records.jsonl"  # in a run's folder: a record for each evaluation
 STEPS_FILE = "steps.jsonl"  # in a run's folder: the logs of each training step
+RECORDS = "records.jsonl"  # the records of a run, in its directory
+STEPS = "steps.jsonl"  # the logs of every training step, beside them
 SCHEMA = 2  # 2 added calibration, needs and stream; records of schema 1 are read without them
 
 

@@ -22,12 +22,12 @@ from itta.errors import InputError
 from itta.files import replace_text
 from itta.metrics.outcome import Outcome
 from itta.progress import ReportProgress, silent
-from itta.records import Record
+from itta.records import RECORDS, Record
 from itta.records.values import hashable, without_counts
 from itta.run.directory import TRIAL, alone, claim
 from itta.run.evaluate import evaluate
 from itta.run.status import State, read_state, write_state
-from itta.run.train import RECORDS, selected_model, train
+from itta.run.train import selected_model, train
 from itta.seeds import derive_seed, seed_all
 from itta.settings import Adaptation, DataAccess
 from itta.store.model import Description, OwnCode, is_model, load_model, read_description

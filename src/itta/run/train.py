@@ -20,7 +20,7 @@ from itta.metrics.outcome import Outcome
 from itta.metrics.selection import mean, split_of
 from itta.nn import make_backbone
 from itta.progress import ReportProgress, silent
-from itta.records import Record
+from itta.records import RECORDS, STEPS, Record
 from itta.run.directory import alone, claim
 from itta.run.evaluate import evaluate
 from itta.run.interruption import Interrupted, interruptible
@@ -32,8 +32,6 @@ from itta.store.tensors import load_tensors, save_tensors
 from itta.trial import Trial
 
 CHECKPOINT_SECONDS = 60.0
-RECORDS = "records.jsonl"
-STEPS = "steps.jsonl"  # the logs of every step
 BEST = "best.safetensors"  # weights of the best step so far
 CHECKPOINT = "checkpoint.safetensors"
 

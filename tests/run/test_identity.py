@@ -1,0 +1,96 @@
+"""One way to open the data of a trial: every verb sees the images that training saw, or those it left out."""
+
+import gzip
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from itta.cli import main
+from itta.data import open_data
+from itta.data.target import open_target
+from itta.run import job as module
+from itta.run.job import Job, perform
+from itta.settings import DataAccess
+from itta.store.model import read_description
+from itta.trial import Trial
+
+TINY = ("--backbone", "small_cnn", "--weights", "none", "--image-size", "16", "--steps", "1", "--set", "batch_size=4")
+
+
+def write_digits(root: Path, n: int = 240) -> Path:
+    """The four files of MNIST, with few digits, below a data root."""
+    rng = np.random.default_rng(0)
+    (root / "MNIST" / "raw").mkdir(parents=True)
+    for part, count in (("train", n), ("t10k", n // 4)):
+        for kind, data in (
+            ("images-idx3", rng.integers(0, 256, (count, 28, 28))),
+            ("labels-idx1", rng.integers(0, 10, count)),
+        ):
+            head = bytes((0, 0, 8, data.ndim)) + b"".join(s.to_bytes(4, "big") for s in data.shape)
+            path = root / "MNIST" / "raw" / f"{part}-{kind}-ubyte.gz"
+            path.write_bytes(gzip.compress(head + data.astype(np.uint8).tobytes()))
+    return root
+
+
+def test_digits_are_dealt_by_the_seed_of_the_trial_everywhere(tmp_path: Path, monkeypatch) -> None:
+    """A target's image is never one that was trained on."""
+    access = DataAccess(data_root=write_digits(tmp_path / "data"))
+    trial = Trial(
+        "RotatedMNIST", "erm", ("0", "15", "30", "45", "60"), ("75",), trial_seed=1, steps=1, backbone="small_cnn",
+        weights="none", image_size=16, overrides={"batch_size": 4},
+    )  # fmt: skip
+    seen, real = [], module.train
+
+    def train(trial, out, dataset, **more):
+        seen.append({domain: set(images.names) for domain, images in dataset.domains.items()})
+        return real(trial, out, dataset, **more)
+
+    monkeypatch.setattr(module, "train", train)
+    perform(Job(trial, tmp_path / "run", access=access))
+    (trained,) = seen
+    target = open_target("RotatedMNIST", read_description(tmp_path / "run").expected, access=access)
+    assert set(target.images.names) == trained["75"]
+    assert not any(set(target.images.names) & trained[domain] for domain in trial.train_domains)
+    other = open_data(replace(trial, trial_seed=0), access)
+    assert set(other.domain("75").names) != trained["75"]  # another seed deals otherwise
+
+
+@pytest.fixture
+def lacking(photos: Path, tmp_path: Path) -> Path:
+    """Photos of which one domain lacks a class."""
+    root = Path(shutil.copytree(photos, tmp_path / "lacking"))
+    shutil.rmtree(root / "noon" / "down")
+    return root
+
+
+def test_missing_classes_are_allowed_in_every_verb_that_trains(lacking: Path, tmp_path: Path, capsys) -> None:
+    train = ["train", str(lacking), "--target", "night", *TINY, "--no-page", "--json"]
+    assert main([*train, "--out", str(tmp_path / "refused")]) == 2
+    assert "--allow-missing-classes" in capsys.readouterr().err
+    assert main([*train, "--out", str(tmp_path / "run"), "--allow-missing-classes"]) == 0
+    assert main(["tune", str(tmp_path / "run"), "--batch-size", "4", "--json"]) == 0  # the model remembers
+    sweep = ["sweep", str(lacking), "--algorithms", "erm", "--hparams-seeds", "1", "--trial-seeds", "1", *TINY]
+    sweep += ["--targets", "night", "--slots", "1", "--json"]
+    assert main([*sweep, "--out", str(tmp_path / "no")]) == 2
+    assert "--allow-missing-classes" in capsys.readouterr().err
+    assert main([*sweep, "--out", str(tmp_path / "sweep"), "--allow-missing-classes"]) == 0
+
+
+def test_four_spellings_are_one_trial(photos: Path, tmp_path: Path, monkeypatch, run_itta) -> None:
+    root = Path(shutil.copytree(photos, tmp_path / "photos"))
+    monkeypatch.chdir(tmp_path)
+    keys = set()
+    for i, spelling in enumerate(["photos", "photos/", "./photos", root]):
+        words = ["train", spelling, "--target", "night", *TINY, "--algorithm", "erm", "--no-page", "--json"]
+        printed = json.loads(run_itta(*words, "--out", f"run-{i}"))
+        keys.add(Trial.from_json(printed["trial"]).key)
+    assert len(keys) == 1
+    assert (tmp_path / "run-0" / "model.safetensors").read_bytes() == (
+        tmp_path / "run-3" / "model.safetensors"
+    ).read_bytes()
+    cells = json.loads(run_itta("report", *(f"run-{i}" for i in range(4)), "--json"))["cells"]
+    assert {c["n"] for c in cells if c["n"]} == {1}  # counted once
