@@ -14,6 +14,7 @@ from itta.cli.cam import cam
 from itta.cli.data import data
 from itta.cli.demo import demo
 from itta.cli.export import export
+from itta.cli.help_texts import in_plain_words
 from itta.cli.inspect import inspect
 from itta.cli.list_ import list_
 from itta.cli.predict import predict
@@ -45,7 +46,7 @@ VERBS: dict[str, Callable[..., Any]] = {
 }
 app = tyro.extras.SubcommandApp()
 for name, verb in VERBS.items():
-    app.command(name=name)(verb)
+    app.command(name=name)(in_plain_words(verb))
 
 
 @contextmanager
