@@ -49,7 +49,7 @@ def command(photos: Path, out: Path, algorithm: str, steps: int) -> list[str]:
     return [
         "train", str(photos), "--target", "night", "--out", str(out), "--algorithm", algorithm, "--steps", str(steps),
         "--eval-every", "5", "--backbone", "small_cnn", "--weights", "none", "--image-size", "16", "--json",
-        "--threads", "1", "--set", "batch_size=4",
+        "--threads", "1", "--keep-checkpoint", "--set", "batch_size=4",
     ]  # fmt: skip
 
 
@@ -178,6 +178,7 @@ def test_a_checkpoint_of_another_version_is_told_in_one_line(photos, tmp_path, c
     tensors, metadata = load_tensors(path)
     metadata["progress"]["log_steps"] = 3
     save_tensors(path, tensors, metadata)
+    (tmp_path / "run" / "model.json").unlink()  # as if it had been killed before the end
     capsys.readouterr()
     assert main(args) == 2
     printed = capsys.readouterr().err
@@ -191,6 +192,7 @@ def test_a_damaged_checkpoint_is_told_in_one_line(photos, tmp_path, capsys):
     assert main(args) == 0
     path = tmp_path / "run" / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
+    (tmp_path / "run" / "model.json").unlink()  # as if it had been killed before the end
     capsys.readouterr()
     before = (tmp_path / "run" / "model.safetensors").read_bytes()
     assert main(args) == 2
@@ -198,3 +200,13 @@ def test_a_damaged_checkpoint_is_told_in_one_line(photos, tmp_path, capsys):
     assert str(path) in printed
     assert printed.count("\n") == 1
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+
+
+def test_a_finished_training_is_not_repeated_and_leaves_no_checkpoint(photos, tmp_path, run_itta, monkeypatch):
+    args = [word for word in command(photos, tmp_path / "run", "erm", 5) if word != "--keep-checkpoint"]
+    first = run_itta(*args)
+    assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
+    before = contents(tmp_path / "run", RESULTS[:-1])
+    monkeypatch.setattr("itta.run.train.learn", lambda *about: pytest.fail("trained again"))
+    assert run_itta(*args) == first
+    assert contents(tmp_path / "run", RESULTS[:-1]) == before

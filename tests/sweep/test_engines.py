@@ -10,7 +10,7 @@ import pytest
 from itta.errors import InputError
 from itta.run.job import Ending, perform
 from itta.run.status import read_state
-from itta.sweep.engines import EngineOptions, run_jobs, run_local
+from itta.sweep.engines import ENGINES, EngineOptions, run_jobs, run_local
 from itta.sweep.engines.slurm import Attempt
 from itta.trial import Trial
 
@@ -180,3 +180,29 @@ def test_a_job_cut_off_by_the_queue_is_queued_again(make_job, tmp_path):
     assert isinstance(again.function, Attempt)
     assert again.args == (job,)
     assert again.result() == Ending("done")
+
+
+class Elsewhere:
+    """An engine whose nodes write to a disk of their own: it says done, and nothing is here."""
+
+    slots = 1
+
+    def __init__(self, options: EngineOptions, report: object) -> None:
+        self.names: list[str] = []
+
+    def start(self, name: str, job: object) -> None:
+        self.names.append(name)
+
+    def ended(self):
+        yield self.names.pop(), Ending("done")
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+def test_an_engine_that_wrote_nothing_here_fails_the_trial(make_job, tmp_path, monkeypatch):
+    monkeypatch.setitem(ENGINES, "elsewhere", f"{__name__}:Elsewhere")
+    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or type("Here", (), {"Elsewhere": Elsewhere}))
+    failed = run_jobs({"run": make_job(tmp_path / "run")}, "elsewhere")
+    assert f"{tmp_path / 'run'} holds no model here" in failed["run"]
+    assert "all nodes share" in failed["run"]

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from itta.run.status import State, read_state, write_state
@@ -70,6 +71,15 @@ def test_every_word(tmp_path: Path, put, dead: int) -> None:
 def test_another_machine_is_believed_while_it_speaks(tmp_path: Path, put, dead: int) -> None:
     put(0, State("running", 5, host=f"not {HERE}", pid=dead, time=time.time()))
     put(1, State("running", 5, host=f"not {HERE}", pid=dead, time=time.time() - SILENCE - 1))
+    assert words(tmp_path)[:2] == ["running", "silent"]
+    counted = count_standings(standings(SWEEP, tmp_path))
+    assert (counted["running"], counted["silent"], counted["waiting"]) == (1, 1, 2)
+
+
+def test_a_later_process_with_the_same_id_is_another_one(tmp_path: Path, put) -> None:
+    mine = psutil.Process().create_time()
+    put(0, State("running", 5, host=HERE, pid=os.getpid(), started=mine))
+    put(1, State("running", 5, host=HERE, pid=os.getpid(), started=mine - 3600))
     assert words(tmp_path)[:2] == ["running", "waiting"]
 
 

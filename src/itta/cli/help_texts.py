@@ -9,6 +9,8 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 from tyro.conf import FlagCreatePairsOff, arg
 
 T = TypeVar("T", bound=Callable[..., Any])
+make_hint: Any = arg
+only_on: Any = FlagCreatePairsOff
 
 
 def in_plain_words(verb: T) -> T:
@@ -31,9 +33,10 @@ def annotate(owner: Any, defaults: dict[str, Any]) -> None:
             if name_of_value:
                 known["metavar"] = name_of_value
             if known:
-                named = Annotated[hint, arg(**known)]
-                only_on = defaults[name] is False  # no --no-json beside --json
-                owner.__annotations__[name] = FlagCreatePairsOff[named] if only_on else named
+                flag: Any = Annotated[hint, make_hint(**known)]
+                if defaults[name] is False:  # no --no-json beside --json
+                    flag = only_on[flag]
+                owner.__annotations__[name] = flag
 
 
 def default_in_words(default: Any) -> str | None:

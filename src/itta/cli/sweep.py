@@ -16,7 +16,7 @@ from itta.settings import Adaptation, DataAccess, TrainSettings, check_at_least
 
 AdapterSettings = Annotated[tuple[str, ...], arg(metavar="ADAPTER.NAME=VALUE …")]
 QueueSettings = Annotated[tuple[str, ...], arg(metavar="NAME=VALUE …")]
-WORDS = ("done", "running", "failed", "waiting")
+WORDS = ("done", "running", "failed", "silent", "waiting")
 
 
 def sweep(
@@ -43,6 +43,7 @@ def sweep(
     address: str | None = None,
     queue: QueueSettings = (),
     access: Flags[DataAccess] = DataAccess(),
+    keep_checkpoints: bool = False,
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
@@ -75,6 +76,7 @@ def sweep(
         retries: How often a trial is resumed if its process dies.
         address: Address of the Ray cluster. Without this flag, Ray starts on this machine.
         queue: Settings of the SLURM queue: partition=…, account=…, timeout_min=….
+        keep_checkpoints: Keep the checkpoint of each finished training, three times the size of its model.
         dry_run: Count the trials and estimate the time; train nothing.
         json: Print the result as JSON.
     """
@@ -121,7 +123,7 @@ def sweep(
             done_steps[name] = done
             report("training steps", sum(done_steps.values()), asked.steps * len(done_steps))
 
-        failed = run_sweep(asked, out, LaunchSettings(engine, options, threads, access), step)
+        failed = run_sweep(asked, out, LaunchSettings(engine, options, threads, access, keep_checkpoints), step)
     found = standings(asked, out)
     show_standings(count_standings(found, at_a_time), json)
     elsewhere = [s for s in found if s.trial.key in failed and s.word in ("running", "done")]
@@ -165,7 +167,7 @@ def sweep_status(
             if watch and screen.is_terminal:
                 screen.clear()
             show_standings(found, json)
-        if not watch or not found["running"] + found["waiting"]:
+        if not watch or not found["running"] + found["waiting"] + found["silent"]:
             return
         time.sleep(max(0.1, every))
 

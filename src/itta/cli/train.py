@@ -25,6 +25,7 @@ def train(
     eval_every: int = 300,
     training: Flags[TrainSettings] = TrainSettings(),
     access: Flags[DataAccess] = DataAccess(),
+    keep_checkpoint: bool = False,
     page: bool = True,
     threads: int = 0,
     json: bool = False,
@@ -45,6 +46,7 @@ def train(
         seed: Seed of the split and of the run.
         hparams_seed: 0 takes the default hyper-parameters; any other value draws them as DomainBed does.
         eval_every: Record accuracies every this many steps.
+        keep_checkpoint: Keep the last checkpoint of a finished training, three times the size of its model.
         page: Write page.html at the end, a page about the run in one file.
         threads: CPU threads; 0 leaves the number to torch.
         json: Print the last record as JSON.
@@ -85,7 +87,7 @@ def train(
     )
     with progress_bars(json) as report:
         prepare(dataset, (*sources, *target), report)
-        result = run(trial, out, dataset, eval_every=eval_every, report=report)
+        result = run(trial, out, dataset, eval_every=eval_every, keep_checkpoint=keep_checkpoint, report=report)
     files = write_run_page(out, lambda: tell_training(typed_command(), trial, dataset)) if page else []
     if json:
         print_json(result.last.to_json())

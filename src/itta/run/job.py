@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import psutil
 import torch
 
 from itta import records
@@ -27,7 +28,7 @@ from itta.records.values import hashable, without_counts
 from itta.run.directory import TRIAL, alone, claim
 from itta.run.evaluate import evaluate
 from itta.run.status import State, read_state, write_state
-from itta.run.train import selected_model, train
+from itta.run.train import CHECKPOINT, selected_model, train_in
 from itta.seeds import derive_seed, seed_all
 from itta.settings import Adaptation, DataAccess
 from itta.store.model import Description, OwnCode, is_model, load_model, read_description
@@ -46,12 +47,14 @@ class Job:
     threads: int = 1
     patience: float = 0.0  # seconds to wait for a process that still works on the same trial
     access: DataAccess = DataAccess()
+    keep_checkpoint: bool = False  # of a finished training: three times the size of its model
 
 
 class Ending(NamedTuple):
     """How an attempt ended; one that crashed is worth another attempt."""
 
-    kind: Literal["done", "mistake", "crashed", "died"]  # died: all its attempts are used up
+    kind: Literal["done", "mistake", "crashed", "died", "missing"]
+    # died: all its attempts are used up; missing: it ended well, and its model is not here
     reason: str = ""
 
 
@@ -74,12 +77,14 @@ def perform(job: Job, report: ReportProgress = silent) -> None:
     """Train, unless a finished model is there; then run every adapter that has no record yet."""
     torch.set_num_threads(job.threads)
     with alone(job.out, job.patience):
-        claim(job.out, job.trial)
+        job = replace(job, trial=claim(job.out, job.trial))
         diary = Diary(job.out)
         try:
             dataset = open_data(job.trial, job.access, job.data)
             if not is_model(job.out):
                 train_job(job, dataset, diary, report)
+            if not job.keep_checkpoint:
+                (job.out / CHECKPOINT).unlink(missing_ok=True)
             adapt_job(job, dataset, diary)
         except InputError as error:
             diary.write(word="failed", reason=str(error))
@@ -100,6 +105,7 @@ class Diary:
             attempts=before.attempts + 1 if before else 1,
             host=socket.gethostname(),
             pid=os.getpid(),
+            started=psutil.Process().create_time(),
         )
         self.write()
 
@@ -127,7 +133,7 @@ def train_job(job: Job, dataset: DomainDataset, diary: Diary, report: ReportProg
         diary.write_sometimes(step=step, doing="training", train_seconds=before + time.monotonic() - start)
         report(name, step, steps)
 
-    train(job.trial, job.out, dataset, eval_every=job.eval_every, report=note, locked=True)
+    train_in(job.trial, job.out, dataset, job.eval_every, note)
     diary.write(step=job.trial.steps, train_seconds=before + time.monotonic() - start)
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from itta.files import replace_text
 
 FILE = "state.json"
-Word = Literal["done", "running", "failed", "waiting"]
+Word = Literal["done", "running", "failed", "waiting", "silent"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class State:
     adapted: Mapping[str, float | str] = field(default_factory=dict)  # evaluation -> seconds, or why it cannot be run
     host: str = ""
     pid: int = 0
+    started: float = 0.0  # when the process started: tells it from a later one with the same id
     time: float = 0.0
 
 

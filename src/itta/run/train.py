@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from itta.run.interruption import Interrupted, interruptible
 from itta.run.source_data import collect_statistics
 from itta.seeds import derive_seed, seed_all
 from itta.store.checkpoint import TrainingProgress, load_checkpoint, save_checkpoint
-from itta.store.model import Description, is_model, save_model
+from itta.store.model import Description, OwnCode, is_model, load_model, read_description, save_model
 from itta.store.tensors import load_tensors, save_tensors
 from itta.trial import Trial
 
@@ -70,18 +70,30 @@ def train(
     dataset: DomainDataset | None = None,
     *,
     eval_every: int = 300,
+    keep_checkpoint: bool = False,
     report: ReportProgress = silent,
-    locked: bool = False,
 ) -> TrainingResult:
     """Train into ``out``, and go on from what is there; the trained model is also saved in ``out``.
 
     If an earlier step did better on the held-out images of the sources, the model of that step is kept in
-    ``out/best``. ``locked`` says that the caller keeps other processes out of the directory.
+    ``out/best``. A finished training is not repeated: its model is loaded.
     """
     dataset = open_data(trial) if dataset is None else dataset
-    with nullcontext() if locked else alone(out), interruptible() as asked_to_stop:
-        trial = claim(out, trial)
-        check_unchanged(trial, dataset)
+    with alone(out):
+        result = train_in(claim(out, trial), out, dataset, eval_every, report)
+        if not keep_checkpoint:
+            (out / CHECKPOINT).unlink(missing_ok=True)  # three times the size of the model
+    return result
+
+
+def train_in(
+    trial: Trial, out: Path, dataset: DomainDataset, eval_every: int = 300, report: ReportProgress = silent
+) -> TrainingResult:
+    """Train in a directory that the caller has claimed and keeps other processes out of."""
+    check_unchanged(trial, dataset)
+    if is_model(out):
+        return finished(trial, out)
+    with interruptible() as asked_to_stop:
         training = prepare(trial, out, dataset, eval_every)
         restore(training)
         learn(training, report, asked_to_stop)
@@ -91,6 +103,15 @@ def train(
         description = save_with_statistics(out, training, training.progress.step)
         (out / BEST).unlink(missing_ok=True)
     return TrainingResult(training.algorithm.eval(), description, tuple(training.records))
+
+
+def finished(trial: Trial, out: Path) -> TrainingResult:
+    """Return the result of a finished training. The trial comes from the user, so its own code may be imported."""
+    description = read_description(out)
+    own = OwnCode(trial.algorithm, trial.backbone)
+    records.keep_until(out / RECORDS, trial.steps)  # deletes a line that a crash cut off
+    made = (r for r in records.read(out / RECORDS) if r.adapter == "source")
+    return TrainingResult(load_model(description, own), description, tuple(made))
 
 
 def prepare(trial: Trial, out: Path, dataset: DomainDataset, eval_every: int) -> Training:

@@ -1,5 +1,6 @@
 """Launch a sweep: find the trials that are not done, and run them."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,7 +83,7 @@ def resolved(data: str) -> Path:
 
 def unfinished_trials(found: Sequence[Standing]) -> list[Trial]:
     """List the trials that are not done; last those that another process seems to run, since it may have died."""
-    return [s.trial for word in ("waiting", "failed", "running") for s in found if s.word == word]
+    return [s.trial for word in ("waiting", "failed", "silent", "running") for s in found if s.word == word]
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class LaunchSettings:
     options: EngineOptions = EngineOptions()
     threads: int = 1
     access: DataAccess = DataAccess()
+    keep_checkpoints: bool = False  # of finished trials: three times the size of their models
 
 
 def run_sweep(
@@ -102,9 +104,8 @@ def run_sweep(
     check_sweep(sweep)
     refuse_older(sweep, out)
     write_sweep(out, sweep)
-    access = settings.access
-    if access.data_root:
-        access = replace(access, data_root=access.data_root.resolve())
+    root = settings.access.data_root or os.environ.get("ITTA_DATA")  # another node may have another environment
+    access = replace(settings.access, data_root=Path(root).resolve() if root else None)
     jobs = {
         trial.key: Job(
             trial,
@@ -114,6 +115,7 @@ def run_sweep(
             threads=settings.threads,
             patience=PATIENCE.get(settings.engine, PATIENCE_ELSEWHERE),
             access=access,
+            keep_checkpoint=settings.keep_checkpoints,
         )
         for trial in unfinished_trials(standings(sweep, out))
     }

@@ -1,6 +1,5 @@
 """How a sweep stands: the states of its trials, counted, and how long the rest will take."""
 
-import os
 import socket
 import time
 from collections import Counter, defaultdict
@@ -8,27 +7,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, get_args
 
 from itta.run.status import State, Word, read_state
 from itta.settings import Adaptation
 from itta.sweep.plan import Sweep
 from itta.trial import Trial
 
-SILENCE = 600.0  # seconds after which a trial on another machine that writes no state is taken for dead
+SILENCE = 600.0  # seconds after which a trial on another machine that writes no state is called silent
+START_TOLERANCE = 1.0  # seconds: the clock of the start times is coarse
 
 
-def alive(state: State) -> bool:
-    """Tell whether the process that wrote a state still runs; on another machine, whether it wrote lately."""
+def progress_of(state: State) -> Word:
+    """Tell whether the process that wrote "running" still runs: running, waiting (it died), or silent.
+
+    Silent is a trial on another machine that has written no state for a while: its process cannot be asked.
+    """
     if state.host != socket.gethostname():
-        return time.time() - state.time < SILENCE
+        return "running" if time.time() - state.time < SILENCE else "silent"
+    return "running" if is_process(state.pid, state.started) else "waiting"
+
+
+def is_process(pid: int, started: float) -> bool:
+    """Tell whether a process of this machine runs; a later process with the same id is another one."""
+    import psutil
+
     try:
-        os.kill(state.pid, 0)
-    except ProcessLookupError:
+        process = psutil.Process(pid)
+        return not started or abs(process.create_time() - started) < START_TOLERANCE
+    except psutil.NoSuchProcess:
         return False
-    except PermissionError:
+    except psutil.AccessDenied:
         return True
-    return True
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,7 @@ def stand(trial: Trial, out: Path, adaptation: Adaptation) -> Standing:
     if state is None:
         return Standing(trial, "waiting", None, missing)
     if state.word == "running":
-        return Standing(trial, "running" if alive(state) else "waiting", state, missing)
+        return Standing(trial, progress_of(state), state, missing)
     if state.word == "done" and missing:
         return Standing(trial, "waiting", state, missing)
     return Standing(trial, state.word, state, missing)
@@ -95,7 +105,7 @@ def mean_costs(found: Sequence[Standing]) -> Costs:
 def seconds_left(found: Sequence[Standing], slots: int) -> float | None:
     """Estimate how long the rest will take, from finished trials; None if none is finished."""
     known = mean_costs(found)
-    needed = [known.of(s) for s in found if s.word in ("waiting", "running")]
+    needed = [known.of(s) for s in found if s.word in ("waiting", "running", "silent")]
     if None in needed:
         return None
     return sum(n for n in needed if n is not None) / max(1, slots)
@@ -114,7 +124,7 @@ def count_standings(found: Sequence[Standing], slots: int | None = None) -> dict
     )
     return {
         "trials": len(found),
-        **{word: counts[word] for word in ("done", "running", "failed", "waiting")},
+        **{word: counts[word] for word in get_args(Word)},
         "seconds_left": seconds_left(found, slots or len(running)),
         "running_now": [
             {

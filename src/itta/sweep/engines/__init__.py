@@ -17,6 +17,10 @@ from itta.run.job import Ending, Job, mark_failed
 from itta.store.model import is_model
 from itta.trial import Trial
 
+NOTHING_HERE = (
+    "the engine says that the trial is done, but {} holds no model here: put --out on a file system that all nodes "
+    "share"
+)
 ENGINES: dict[str, str] = {  # name -> module:Class, imported on demand because each needs a package of its own
     "local": "itta.sweep.engines.local:Local",
     "ray": "itta.sweep.engines.ray:Ray",
@@ -79,6 +83,8 @@ def run_jobs(
                 running.add(name)
             for name, ending in chosen.ended():
                 running.remove(name)
+                if ending.kind == "done" and not is_model(jobs[name].out):
+                    ending = Ending("missing", NOTHING_HERE.format(jobs[name].out))
                 if ending.kind == "done":
                     report(name, jobs[name].trial.steps, jobs[name].trial.steps)
                 elif ending.kind == "crashed" and left[name] > 0:
@@ -86,7 +92,7 @@ def run_jobs(
                     waiting.appendleft(name)
                 else:
                     failed[name] = ending.reason
-                    if ending.kind != "mistake":  # which it has written down itself
+                    if ending.kind not in ("mistake", "missing"):  # a mistake wrote its own state
                         mark_failed(jobs[name], ending.reason)
     finally:
         chosen.close()
