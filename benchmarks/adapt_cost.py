@@ -18,7 +18,8 @@ from itta.adapters import ADAPTERS, Adapter, adapt
 from itta.adapters.eata import fisher_information
 from itta.adapters.itta import ITTA as IttaAdapter
 from itta.algorithms.itta import ITTA
-from itta.explain.profile import AT_WORK, count_flops
+from itta.explain.profile import AT_WORK
+from itta.explain.resource_counters import count_flops
 from itta.hparams import default
 from itta.nn.batch_norm import has_batch_norm
 from itta.nn.style_bank import collect_styles

@@ -60,8 +60,9 @@ def adapt(
     from itta.adapters import adapt as make_adapter
     from itta.data.dataset import prepare_images
     from itta.data.target import compare, find_stream, summarise, write_comparison
-    from itta.explain.run_story import tell_adaptation, write_run_page
-    from itta.store.model import load
+    from itta.explain.adapted_stream import AdaptedStream
+    from itta.explain.run_story import stream_title, tell_adaptation, write_run_page
+    from itta.store.model import load, read_description
 
     use_threads(threads)
     check_at_least(1, batch_size=batch_size)
@@ -77,7 +78,11 @@ def adapt(
     if out and page:
 
         def tell() -> Story:
-            return tell_adaptation(command(), data, model, trained, target, chosen, outcomes, how)
+            seed_of_model = read_description(model).get("about", {}).get("trial", {}).get("trial_seed")
+            title = stream_title(model, trained.name, seed_of_model, order)
+            return tell_adaptation(
+                command(), data, AdaptedStream(trained, target, chosen, *outcomes, batch_size), title
+            )
 
         files = [*write_run_page(out, tell), *files]
     if json:

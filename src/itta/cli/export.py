@@ -48,6 +48,7 @@ def export(
         json: Print the result as JSON.
     """
     from itta.adapters import adapt
+    from itta.adapters.unlabelled_pass import observe_target
     from itta.data.target import find_stream
     from itta.store import export as library
     from itta.store.model import load
@@ -66,7 +67,7 @@ def export(
         chosen.frozen()  # refuse before the work, not after it
         target = find_stream(model, adapt_on, domain, seed=seed)
         with progress_bars(json) as report:
-            library.adapt_on(chosen, target, batch_size, seed, report)
+            observe_target(chosen, target, batch_size, seed, report)
     written = [library.export_onnx(chosen, onnx)] if onnx else []
     written += [library.export_torch(chosen, torch)] if torch else []
     if json:
