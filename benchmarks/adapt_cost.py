@@ -17,7 +17,8 @@ from benchmarks.timing import Job, Result, compare, interleave, mixing_seeds, wa
 from itta.adapters import ADAPTERS, Adapter, adapt
 from itta.adapters.itta import ITTA as IttaAdapter
 from itta.algorithms.itta import ITTA
-from itta.explain.profile import AT_WORK, count_flops
+from itta.explain.profile import AT_WORK
+from itta.explain.resource_counters import count_flops
 from itta.hparams import default
 from itta.models.source_statistics import fisher_information
 from itta.nn.batch_norm import has_batch_norm

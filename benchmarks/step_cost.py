@@ -29,7 +29,7 @@ from itta.algorithms.itta import ITTA, Run, grad, set_gradients
 from itta.data import load_dataset
 from itta.data.dataset import split
 from itta.data.loaders import TrainLoader
-from itta.explain.profile import peak_memory
+from itta.explain.resource_counters import peak_memory
 from itta.functional.gradients import alignment
 from itta.functional.jvp import Tape
 from itta.hparams import default

@@ -13,6 +13,7 @@ from itta.algorithms import Algorithm
 from itta.data import load_dataset
 from itta.data.emoji import STYLES
 from itta.data.target import Target, open_target
+from itta.explain.adapted_stream import AdaptedStream
 from itta.explain.run_story import facts_of_dataset, tell_stream, versions, write_run_page
 from itta.files import replace_text
 from itta.progress import ReportProgress, silent
@@ -96,7 +97,7 @@ def demo_story(
     before, after = outcomes["itta", "source"], outcomes["itta", "itta"]
     for seed, (model, target, adapter), b, a in zip(settings.seeds, left, before, after):
         title = f"{LABELS['itta', 'itta']}, seed {seed}"
-        streams.append(tell_stream(model, target, adapter, b, a, settings.stream_batch, title))
+        streams.append(tell_stream(AdaptedStream(model, target, adapter, b, a, settings.stream_batch), title))
     title = f"ITTA on emoji: learned from three drawing styles, adapted to {settings.target}"
     facts = facts_of_dataset(load_dataset("emoji", image_size=64), STYLES)
     return Story(title, command, facts, versions(), tuple(streams))

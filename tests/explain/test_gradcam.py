@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,9 +16,10 @@ from itta.adapters import adapt
 from itta.cli import main
 from itta.data.loaders import stream
 from itta.data.target import Target, open_target
-from itta.explain.gradcam import OTHER, Settings, look, spread
-from itta.explain.losses import batch_maps, draw
-from itta.functional.heat_maps import enlarge, spearman
+from itta.explain.gradcam import CamSettings, explain_target
+from itta.explain.losses import LOSSES, MapRequest, NetworkState, batch_maps, draw_views
+from itta.explain.map_similarity import OTHER
+from itta.functional.heat_maps import Sign, enlarge, spearman
 from itta.seeds import derive_seed
 from itta.store.model import read_description
 
@@ -74,16 +76,16 @@ def test_without_json_there_is_a_table(model: Path, photos: Path, tmp_path: Path
 
 def test_similarities_are_means_over_the_images(model: Path, target: Target) -> None:
     """Batches and all, against maps made image by image from the same draws."""
-    settings = Settings(batch_size=5, seed=3)
-    result, shown = look(itta.load(model), target, settings)
+    settings = CamSettings(batch_size=5, seed=3)
+    result, shown = explain_target(itta.load(model), target, settings)
     trained, generator = itta.load(model), torch.Generator().manual_seed(derive_seed(3, "cam"))
     found: dict[str, list[float]] = {"learned": [], "plain": [], "entropy": []}
     pictures = {}
     batches = list(stream(target.images, target.indices, 5, 3, least=2))
     assert [len(rows) for rows, _, _ in batches] == [5, 5, 2]
     for rows, x, y in batches:
-        drawn = draw(trained, ("main", *found), len(x), generator)
-        maps, _ = batch_maps(trained, x, y, ("main", *found), "block4", drawn)
+        views = draw_views(trained, ("main", *found), len(x), generator)
+        maps, _ = batch_maps(NetworkState(trained), x, y, MapRequest(("main", *found), "block4", views))
         for j, i in enumerate(rows):
             main_map = enlarge(maps["main"][j : j + 1].double(), 16)
             pictures[target.images.names[i]] = -main_map[0].numpy()
@@ -101,7 +103,7 @@ def test_a_class_predicted_everywhere_has_the_map_of_its_loss(model: Path, targe
     trained.head.weight.data.mul_(0)
     trained.head.weight.data[0].fill_(1)
     unlabelled = Target("t", target.images, target.indices[:4], False)
-    result, _ = look(trained, unlabelled, Settings(("class:across", "main")))
+    result, _ = explain_target(trained, unlabelled, CamSettings(("class:across", "main")))
     row = result["similarity_to_main"]["class:across"]
     assert row["spearman"] == pytest.approx(1, abs=1e-6)
     assert row["iou"] == pytest.approx(1)
@@ -110,8 +112,8 @@ def test_a_class_predicted_everywhere_has_the_map_of_its_loss(model: Path, targe
 @pytest.mark.parametrize("sign", ["lowers", "raises", "both"])
 def test_the_side_that_is_drawn(sign: str, model: Path, target: Target) -> None:
     trained = itta.load(model)
-    _, both = look(trained, target, Settings(("main",), sign="both"))
-    _, shown = look(trained, target, Settings(("main",), sign=sign))
+    _, both = explain_target(trained, target, CamSettings(("main",), sign="both"))
+    _, shown = explain_target(trained, target, CamSettings(("main",), sign=sign))
     expected = {"lowers": both.heats["main"].clip(min=0), "raises": (-both.heats["main"]).clip(min=0)}
     np.testing.assert_array_equal(shown.heats["main"], expected.get(sign, both.heats["main"]))
 
@@ -131,14 +133,14 @@ def test_the_network_has_gone_over_the_whole_target(model: Path, target: Target)
     """Also the first image's map is that of the end of the stream, whatever is measured."""
     trained = itta.load(model)
     adapter = adapt(trained, "itta", lr=0.03)
-    settings = Settings(("main",), batch_size=4, measure=2, images=2)
-    _, shown = look(trained, target, settings, adapter)
+    settings = CamSettings(("main",), batch_size=4, measure=2, images=2)
+    _, shown = explain_target(trained, target, settings, adapter)
     again = adapt(trained, "itta", lr=0.03)
     for _, x, _ in stream(target.images, target.indices, 4, 0):
         again(x)
     rows, x, y = next(stream(target.images, target.indices, 2, 0))
-    none = draw(trained, ("main",), 2, torch.Generator())
-    maps, _ = batch_maps(again.network(), x, y, ("main",), "block4", none, again.adapt_block)
+    network = NetworkState(again.network(), again.adapt_block)
+    maps, _ = batch_maps(network, x, y, MapRequest(("main",), "block4"))
     expected = dict(zip((target.images.names[i] for i in rows), -enlarge(maps["main"].double(), 16)))
     for name, drawn_map in zip(shown.names, shown.heats["main, after itta"]):
         np.testing.assert_allclose(drawn_map, expected[name].detach().numpy())
@@ -161,13 +163,6 @@ def test_images_without_labels(model: Path, photos: Path, cam: Callable[..., dic
     assert lone["similarity_to_main"]["learned"]["spearman_se"] == 0
 
 
-def test_images_of_many_classes_are_shown() -> None:
-    labels = np.array([0, 0, 0, 1, 2, 2, 1])
-    assert spread(np.array([1, 0, 2, 5, 4, 3, 6]), labels, 4) == [1, 5, 3, 0]
-    assert spread(np.array([2, 0, 1]), np.full(3, -1), 2) == [2, 0]
-    assert spread(np.array([2, 0, 1]), np.full(3, -1), 9) == [2, 0, 1]
-
-
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
@@ -176,6 +171,7 @@ def test_images_of_many_classes_are_shown() -> None:
         (["--losses", "main", "sharpness"], ["'sharpness'", "main, learned, plain, entropy, class:NAME"]),
         (["--losses", "class:up"], ["'up'", "across, down"]),
         (["--hot", "1"], ["above 0 and below 1", "got 1"]),
+        (["--sign", "down"], ["unknown sign 'down'", "lowers, raises, both"]),
         (["--images", "0"], ["--images"]),
         (["--measure", "0"], ["--measure"]),
         (["--set", "lr=1"], ["--adapter"]),
@@ -183,7 +179,7 @@ def test_images_of_many_classes_are_shown() -> None:
         (["--adapter", "source"], ["source changes nothing in the network"]),
         (["--adapter", "lame"], ["lame changes nothing in the network"]),
         (["--adapter", "t3a"], ["t3a changes the classifier only"]),
-        (["--adapter", "memo"], ["memo starts anew", "episodic=false"]),
+        (["--adapter", "memo"], ["memo resets itself", "episodic=false"]),
         (["--domain", "dusk"], ["'dusk'"]),
     ],
 )
@@ -210,7 +206,7 @@ def test_looking_changes_no_model(model: Path, target: Target) -> None:
     trained = itta.load(model)
     tensors = {k: v.clone() for k, v in trained.state_dict().items()}
     flags = {k: p.requires_grad for k, p in trained.named_parameters()}
-    look(trained, target, Settings(images=2), adapt(trained, "itta", lr=0.1))
+    explain_target(trained, target, CamSettings(images=2), adapt(trained, "itta", lr=0.1))
     assert all(torch.equal(v, tensors[k]) for k, v in trained.state_dict().items())
     assert {k: p.requires_grad for k, p in trained.named_parameters()} == flags
     assert all(p.grad is None for p in trained.parameters())
@@ -221,3 +217,10 @@ def test_a_damaged_model(model: Path, photos: Path, tmp_path: Path, capsys) -> N
     (copy / "model.json").unlink()
     assert main(["cam", str(copy), str(photos / "night")]) == 2
     assert "model.json" in capsys.readouterr().err
+
+
+def test_the_help_names_every_loss_and_sign(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["cam", "--help"])
+    words = capsys.readouterr().out.replace(",", " ").split()
+    assert {*LOSSES, *get_args(Sign)} <= {*words}

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from itta.explain.heatmap_plots import plot_fw, plot_heats, plot_training
+from itta.explain.heatmap_plots import plot_heats
 
 
 def pixels(path: Path) -> np.ndarray:
@@ -35,18 +35,3 @@ def test_a_map_without_heat_is_left_bare(tmp_path: Path) -> None:
     warm[0, 0, 0] = 1
     image = pixels(plot_heats(tmp_path / "b.png", np.ones((1, 8, 8, 3)), ["x"], {"main": warm}, ""))
     assert (image.max(2) - image.min(2)).max() > 60
-
-
-def test_one_panel_for_each_quantity(tmp_path: Path) -> None:
-    steps = np.arange(1, 41)
-    values = {"loss": np.linspace(3, 1, 40), "cosine": np.sin(steps)}
-    one = plot_training(tmp_path / "a.png", {"loss": steps}, {"loss": values["loss"]})
-    two = plot_training(tmp_path / "b.png", {"loss": steps, "cosine": steps}, values)
-    assert pixels(two).shape[0] > 1.5 * pixels(one).shape[0]
-
-
-def test_f_w_is_drawn_over_where_it_began(tmp_path: Path) -> None:
-    h = np.linspace([-1.0, -0.5], [1.0, 0.5], 11)
-    start = h.clip(min=0)
-    image = pixels(plot_fw(tmp_path / "a.png", h, 2 * start, start, {"dead": 1, "both": 1}, "f_w"))
-    assert (image[..., 2] - image[..., 0] > 40).sum() > 100

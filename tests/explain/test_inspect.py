@@ -7,15 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import itta
 from itta import records
 from itta.cli import main
-from itta.explain.inspect import describe, inputs, training_curves
-from itta.nn.affine_stack import AffineStack
+from itta.explain.training_logs import read_curves
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +70,7 @@ def test_curves_are_the_steps_or_else_the_records(now_and_then: Path, tmp_path: 
 
     older = Path(shutil.copytree(now_and_then, tmp_path / "older"))
     (older / "steps.jsonl").unlink()
-    curves, source = training_curves(older)
+    curves, source = read_curves(older)
     assert source == "records.jsonl"
     assert curves["loss"][0].tolist() == [4, 7]
     (older / "records.jsonl").unlink()
@@ -108,20 +106,6 @@ def test_a_model_without_f_w_tells_its_training(erm: Path, tmp_path: Path, inspe
     assert not (tmp_path / "f_w.png").exists()
 
 
-def test_the_range_of_inputs_is_stored_with_the_model(model: Path) -> None:
-    trained = itta.load(model)
-    assert trained.differences is not None
-    low, high = trained.differences["low"], trained.differences["high"]
-    assert low.shape == high.shape == (trained.backbone.dim,)
-    assert (low <= high).all()
-    assert (low < 0).any()
-    assert (high > 0).any()
-    h, seen = inputs(trained, 1.0)
-    assert seen
-    torch.testing.assert_close(h[0], low.clamp(max=0))
-    torch.testing.assert_close(h[-1], high.clamp(min=0))
-
-
 def test_an_older_model_gets_the_range_it_is_given(model: Path, tmp_path: Path, inspect, capsys) -> None:
     older = Path(shutil.copytree(model, tmp_path / "older"))
     tensors = load_file(older / "model.safetensors")
@@ -131,43 +115,3 @@ def test_an_older_model_gets_the_range_it_is_given(model: Path, tmp_path: Path, 
     assert found["input_width"] == {"median": 1.0, "largest": 1.0}
     assert main(["inspect", str(older), "--reach", "0"]) == 2
     assert "above 0, got 0" in capsys.readouterr().err
-
-
-def test_the_ends_tell_which_dimensions_are_dead() -> None:
-    """Against the slopes between 4,001 points, on stacks shaken until all kinds occur."""
-    torch.manual_seed(0)
-    dims, seen = 400, set()
-    for depth in (1, 2, 5):
-        f_w = AffineStack((dims,), depth).double()
-        with torch.no_grad():
-            for p in f_w.parameters():
-                p.add_(torch.randn_like(p))
-        low, high = -torch.rand(dims).double(), torch.rand(dims).double()
-        low[:5] = high[:5] = 0
-        h = low + (high - low) * torch.linspace(0, 1, 4001).double()[:, None]
-        sampled = f_w(h).detach()
-        found = describe(f_w, h, sampled, sampled)
-        zero = f_w(torch.zeros(dims).double()).detach()
-        below, above = (((sampled != zero) & side).any(0) for side in (h < 0, h > 0))
-        expected = {
-            "input always 0": 5,
-            "constant (dead)": int((~below & ~above).sum()) - 5,
-            "answers h > 0 only": int((~below & above).sum()),
-            "answers h < 0 only": int((below & ~above).sum()),
-            "answers both": int((below & above).sum()),
-        }
-        assert found["kinds"] == expected
-        assert found["dead"] == expected["constant (dead)"]
-        assert sum(expected.values()) == dims
-        seen |= {kind for kind, n in expected.items() if n}
-    assert len(seen) == 5
-
-
-def test_a_fresh_f_w_has_not_changed(model: Path) -> None:
-    trained = itta.load(model)
-    trained.f_w.restart()
-    h, _ = inputs(trained, 1.0)
-    found = describe(trained.f_w, h, trained.f_w(h).detach(), h.clamp(min=0))
-    assert found["change_since_start"] == 0
-    assert found["at_zero"] == {"mean": 0.0, "largest": 0.0}
-    assert found["kinds"]["answers both"] == found["kinds"]["answers h < 0 only"] == 0

@@ -11,7 +11,7 @@ from itta.adapters import adapt
 from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
 from itta.errors import InputError
-from itta.explain.losses import Draw, batch_maps, choose_losses, draw, offered
+from itta.explain.losses import MapRequest, NetworkState, RandomViews, batch_maps, choose_losses, draw_views, losses_of
 from itta.nn.backbone import After, keep
 from itta.nn.style_mixing import MixDraw
 from itta.nn.views import NoiseDraw
@@ -52,7 +52,9 @@ def style_of(raw: Tensor) -> tuple[Tensor, Tensor]:
     return flat.mean(1), (flat.var(1) + 1e-6).sqrt()
 
 
-def naive(model: Algorithm, x: Tensor, y: int, loss: str, block: str, drawn: Draw, i: int, after: After) -> Tensor:
+def naive(
+    model: Algorithm, x: Tensor, y: int, loss: str, block: str, drawn: RandomViews, i: int, after: After
+) -> Tensor:
     """The map of image i alone."""
     own = x[i : i + 1]
     a = first_output(model, own, block, after).detach().requires_grad_()
@@ -112,8 +114,8 @@ def test_maps_equal_a_naive_recomputation(
     x = x.double()
     after = theta(model) if adapted else keep
     view = MixDraw(mixed, torch.tensor([0.1, 0.4, 0.0, 0.5, 0.2]).double(), torch.tensor([3, 0, 4, 2, 1]))
-    drawn = Draw(view, None)
-    maps, _ = batch_maps(model, x, y, LOSSES, block, drawn, after)
+    drawn = RandomViews(view)
+    maps, _ = batch_maps(NetworkState(model, after), x, y, MapRequest(LOSSES, block, drawn))
     assert list(maps) == list(LOSSES)
     for loss, found in maps.items():
         expected = torch.stack([naive(model, x, int(y[i]), loss, block, drawn, i, after) for i in range(5)])
@@ -125,9 +127,9 @@ def test_maps_equal_a_naive_recomputation(
 def test_other_second_views(view: str, trained: Trained, toy_batches: Batches) -> None:
     model = trained("itta", lr=3e-3, batch_norm=True, view="noise" if view == "noise" else "mixstyle").double()
     x, y = toy_batches(7, n=5)[1]
-    drawn = draw(model, LOSSES, 5, torch.Generator().manual_seed(0))
+    drawn = draw_views(model, LOSSES, 5, torch.Generator().manual_seed(0))
     assert isinstance(drawn.view, NoiseDraw if view == "noise" else MixDraw)
-    maps, _ = batch_maps(model, x.double(), y, ("learned", "plain"), "block2", drawn)
+    maps, _ = batch_maps(NetworkState(model), x.double(), y, MapRequest(("learned", "plain"), "block2", drawn))
     for loss, found in maps.items():
         expected = [naive(model, x.double(), int(y[i]), loss, "block2", drawn, i, keep) for i in range(5)]
         torch.testing.assert_close(found, torch.stack(expected), rtol=1e-8, atol=1e-14)
@@ -139,7 +141,8 @@ def test_rotation_is_turned_back(block: str, trained: Trained, toy_batches: Batc
     assert not torch.equal(model.rotation_branch.get_parameter("block4/conv/weight"), model.backbone.block4.conv.weight)
     x, y = toy_batches(7, n=4)[1]
     turns = torch.tensor([0, 1, 2, 3])
-    maps, _ = batch_maps(model, x.double(), y, ("main", "rotation"), block, Draw(None, turns))
+    wanted = MapRequest(("main", "rotation"), block, RandomViews(turns=turns))
+    maps, _ = batch_maps(NetworkState(model), x.double(), y, wanted)
     own_end = dict(model.rotation_branch.replacements())
     for i, k in enumerate(turns.tolist()):
         turned = x[i : i + 1].double().rot90(k, (2, 3))
@@ -163,10 +166,10 @@ def test_rotation_is_turned_back(block: str, trained: Trained, toy_batches: Batc
 def test_without_a_label_the_prediction_is_explained(trained: Trained, toy_batches: Batches) -> None:
     model = trained("erm", steps=20, lr=1e-2)
     x, y = toy_batches(7, n=6)[1]
-    nothing = Draw(None, None)
-    unlabelled, logits = batch_maps(model, x, torch.full_like(y, -1), ("main",), "block4", nothing)
-    explained, _ = batch_maps(model, x, logits.argmax(1), ("main",), "block4", nothing)
-    others, _ = batch_maps(model, x, (logits.argmax(1) + 1) % 3, ("main",), "block4", nothing)
+    network, wanted = NetworkState(model), MapRequest(("main",), "block4")
+    unlabelled, logits = batch_maps(network, x, torch.full_like(y, -1), wanted)
+    explained, _ = batch_maps(network, x, logits.argmax(1), wanted)
+    others, _ = batch_maps(network, x, (logits.argmax(1) + 1) % 3, wanted)
     assert torch.equal(unlabelled["main"], explained["main"])
     assert not torch.equal(unlabelled["main"], others["main"])
     torch.testing.assert_close(logits, model.predict(x).detach())
@@ -200,10 +203,10 @@ def test_no_gradient_is_computed_that_nobody_uses(
 ) -> None:
     model = trained("itta")  # its parameters still ask for gradients
     x, y = toy_batches(7, n=6)[1]
-    drawn = draw(model, LOSSES, 6, torch.Generator().manual_seed(0))
+    drawn = draw_views(model, LOSSES, 6, torch.Generator().manual_seed(0))
     view = MixDraw(mixed, torch.full((6,), 0.3), torch.arange(6).roll(1))
     with Backwards() as counted:
-        batch_maps(model, x, y, LOSSES[:4], block, Draw(view, drawn.turns))
+        batch_maps(NetworkState(model), x, y, MapRequest(LOSSES[:4], block, RandomViews(view, drawn.turns)))
     assert counted.images == images
     assert counted.by_weights == 0
     assert all(p.grad is None or not p.grad.isnan().any() for p in model.parameters())
@@ -213,25 +216,25 @@ def test_every_image_gets_a_second_view(trained: Trained) -> None:
     model = trained("itta")
     generator = torch.Generator().manual_seed(0)
     for n in (8, 9, 33):
-        drawn = draw(model, LOSSES, n, generator)
+        drawn = draw_views(model, LOSSES, n, generator)
         assert isinstance(drawn.view, MixDraw)
         assert drawn.view.partner is not None
         assert sorted(drawn.view.partner.tolist()) == list(range(n))
         assert (drawn.view.partner != torch.arange(n)).all()
         assert (drawn.view.lam <= 0.5).all()
         assert drawn.turns is None
-    alone = draw(model, LOSSES, 1, generator).view
+    alone = draw_views(model, LOSSES, 1, generator).view
     assert isinstance(alone, MixDraw)
     assert alone.style is not None
-    assert draw(model, ("main", "entropy"), 4, generator) == Draw(None, None)
+    assert draw_views(model, ("main", "entropy"), 4, generator) == RandomViews()
     model.style_bank = None
     with pytest.raises(InputError, match="at least two images"):
-        draw(model, LOSSES, 1, generator)
+        draw_views(model, LOSSES, 1, generator)
 
 
 def test_losses_are_those_the_model_has(build: Trained) -> None:
-    assert offered(build("itta")) == ("main", "learned", "plain", "entropy")
-    assert offered(build("ttt")) == ("main", "plain", "entropy", "rotation")
+    assert losses_of(build("itta")) == ("main", "learned", "plain", "entropy")
+    assert losses_of(build("ttt")) == ("main", "plain", "entropy", "rotation")
     erm = build("erm")
     assert choose_losses(erm, ()) == ("main", "plain", "entropy")
     assert choose_losses(erm, ("entropy", "class:down", "entropy")) == ("entropy", "class:down")

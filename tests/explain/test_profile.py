@@ -15,15 +15,14 @@ from itta.explain.profile import (
     Mode,
     Network,
     added_parameters,
-    count_flops,
     default_modes,
-    measure,
-    one_round,
-    peak_memory,
-    profile,
-    to_table,
+    measure_usage,
+    profile_model,
+    seeds_of_round,
     used_parameters,
 )
+from itta.explain.profile_table import profile_table
+from itta.explain.resource_counters import count_flops
 from itta.nn import BACKBONES
 
 SMALL = Network("small_cnn", image_size=16, classes=3)
@@ -62,46 +61,12 @@ def test_resnet18_is_that_of_the_paper(resnet18: Any) -> None:
     assert flops_of(itta.frozen(), 224) == flops + 5 * entries
 
 
-def test_a_backward_pass_counts_twice_the_forward_pass() -> None:
-    linear, x = nn.Linear(5, 7, bias=False), torch.rand(3, 5, requires_grad=True)
-    assert count_flops(lambda: linear(x)) == 3 * 5 * 7
-    assert count_flops(lambda: linear(x).sum().backward()) == 3 * 3 * 5 * 7
-
-
-@pytest.mark.parametrize(
-    "norm", [nn.BatchNorm2d(4), nn.BatchNorm2d(4).eval(), nn.GroupNorm(2, 4), nn.LayerNorm(6)], ids=repr
-)
-def test_a_normalisation_counts_its_entries(norm: nn.Module) -> None:
-    x = torch.rand(2, 4, 6, 6, requires_grad=True)
-    assert count_flops(lambda: norm(x)) == x.numel()
-    assert count_flops(lambda: norm(x).sum().backward()) == 2 * x.numel()
-
-
-def test_additions_alone_do_not_count() -> None:
-    x = torch.rand(10)
-    assert count_flops(lambda: (x + x).relu().sum()) == 0
-    assert count_flops(lambda: torch.addcmul(x, x, x) * 2 / 3) == 30
-
-
-def test_memory_is_what_was_alive_at_once() -> None:
-    def run() -> None:
-        first = torch.zeros(1000)
-        del first
-        kept = torch.zeros(500)
-        torch.zeros(700)
-        del kept
-
-    assert peak_memory(run) == 4 * 1200
-    outside = torch.zeros(10_000)
-    assert peak_memory(lambda: outside[:100].clone()) == 4 * 100
-
-
 def test_each_mixing_point_comes_up_once() -> None:
     model = SMALL.untrained("itta")
     for n in (1, 8):  # with styles of the bank, and of the batch
         adapter: Any = adapt(model, "itta")
         start = adapter.state_dict()
-        seeds = one_round(adapter, n)
+        seeds = seeds_of_round(adapter, n)
         assert all(torch.equal(v, start[k]) for k, v in adapter.state_dict().items())
         blocks = []
         for seed in seeds:
@@ -112,7 +77,7 @@ def test_each_mixing_point_comes_up_once() -> None:
 
 @pytest.mark.parametrize(("every", "batch", "calls"), [(64, 32, 2), (64, 24, 3), (8, 32, 1)])
 def test_who_learns_now_and_then_gets_as_many_calls(every: int, batch: int, calls: int, trained_bn: Any) -> None:
-    assert len(one_round(adapt(trained_bn, "note", every=every), batch)) == calls
+    assert len(seeds_of_round(adapt(trained_bn, "note", every=every), batch)) == calls
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +89,7 @@ def test_costs_of_a_mode() -> None:
     model = SMALL.untrained("itta")
     modes = {mode.name: mode for mode in default_modes(model)}
     assert list(modes) == ["source", "itta", "itta, last block", "itta, per channel"]
-    found = {name: measure(model, mode, batch=8, repeats=2) for name, mode in modes.items()}
+    found = {name: measure_usage(model, mode, batch=8, repeats=2) for name, mode in modes.items()}
     plain = found["source"].inference
     assert plain
     assert found["source"].both is None
@@ -148,7 +113,7 @@ def test_costs_of_a_mode() -> None:
 def test_flops_and_memory_are_repeatable() -> None:
     model = SMALL.untrained("itta")
     mode = Mode("itta", "itta", {})
-    one, two = (measure(model, mode, batch=2, repeats=1) for _ in range(2))
+    one, two = (measure_usage(model, mode, batch=2, repeats=1) for _ in range(2))
     assert one.both
     assert two.both
     assert (one.both.flops, one.both.peak_bytes) == (two.both.flops, two.both.peak_bytes)
@@ -156,7 +121,7 @@ def test_flops_and_memory_are_repeatable() -> None:
 
 def test_flops_grow_with_the_batch() -> None:
     model, mode = SMALL.untrained("itta"), Mode("source", "source", {})
-    one, four = (measure(model, mode, batch, 1).inference for batch in (1, 4))
+    one, four = (measure_usage(model, mode, batch, 1).inference for batch in (1, 4))
     assert one
     assert four
     assert four.flops == 4 * one.flops
@@ -164,16 +129,16 @@ def test_flops_grow_with_the_batch() -> None:
 
 
 def test_a_batch_that_is_refused_says_why(trained_bn: Any) -> None:
-    usage = measure(trained_bn, Mode("tent", "tent", {}), batch=1, repeats=1)
+    usage = measure_usage(trained_bn, Mode("tent", "tent", {}), batch=1, repeats=1)
     assert "at least 2 images" in usage.refused
     assert usage.both is None
-    (row,) = to_table([usage]).rows
+    (row,) = profile_table([usage]).rows
     assert list(row) == ["tent", "1", "refused", *"-----"]
 
 
 def test_a_method_without_a_frozen_form_is_compared_with_the_plain_model(trained_bn: Any) -> None:
-    usage = measure(trained_bn, Mode("tent", "tent", {}), batch=2, repeats=1)
-    plain = measure(trained_bn, Mode("source", "source", {}), batch=2, repeats=1)
+    usage = measure_usage(trained_bn, Mode("tent", "tent", {}), batch=2, repeats=1)
+    plain = measure_usage(trained_bn, Mode("source", "source", {}), batch=2, repeats=1)
     assert usage.inference
     assert plain.inference
     assert usage.inference.flops == plain.inference.flops
@@ -183,7 +148,7 @@ def test_a_method_without_a_frozen_form_is_compared_with_the_plain_model(trained
 
 
 def test_a_method_gets_the_training_it_needs() -> None:
-    source, ttt = profile(SMALL, ["ttt"], [1], repeats=1)
+    source, ttt = profile_model(SMALL, ["ttt"], [1], repeats=1)
     assert source.inference
     assert ttt.both
     assert ttt.both.parameters > source.inference.parameters  # its rotation branch
@@ -255,4 +220,4 @@ def test_beside_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_no_batch_is_a_mistake() -> None:
     with pytest.raises(InputError, match="batch size"):
-        profile(SMALL, batches=[])
+        profile_model(SMALL, batches=[])

@@ -22,7 +22,8 @@ from itta.adapters import adapt
 from itta.cli import main
 from itta.data.target import Target, open_target
 from itta.explain import pictures
-from itta.explain.run_story import events_of, tell_stream, write_run_page
+from itta.explain.adapted_stream import AdaptedStream
+from itta.explain.run_story import guard_events, tell_stream, write_run_page
 from itta.metrics.outcome import Outcome
 from itta.records.story import Story, Stream, read_story
 from itta.store.model import load, read_description
@@ -154,7 +155,7 @@ def test_maps_of_changed_images_before_and_after(story: Story, rows: list[dict[s
     assert len(stream.cam) < 250_000
     assert "input, main, learned, plain, entropy, main, after itta." in stream.cam_text
     changed = [row for row in rows if row["before"] != row["after"]]
-    shown = pictures.spread_over(np.arange(len(changed)), 4)
+    shown = pictures.spread_evenly(np.arange(len(changed)), 4)
     for i in shown:
         said = f"{changed[i]['label']}, said: {changed[i]['before']} → {changed[i]['after']}"
         assert f"{Path(changed[i]['image']).name}: {said}" in stream.cam_text
@@ -193,7 +194,7 @@ def test_images_that_are_not_finite_are_told(model: Path):
     guard(x)
     x[2] = math.nan
     guard(x)
-    (event,) = events_of(guard)
+    (event,) = guard_events(guard)
     assert (event.image, event.watch, event.value, event.action) == (4, "non-finite image", 1.0, "left out")
 
 
@@ -241,7 +242,8 @@ def test_ten_thousand_images_are_told_quickly_and_in_little(model: Path):
     images, trained = ManyImages(labels, 16), load(model)
     target = Target("many", images, np.arange(10_000), True)
     start = time.process_time()
-    told = tell_stream(trained, target, adapt(trained, "itta"), outcome(labels, before), outcome(labels, after), 32, "")
+    outcomes = outcome(labels, before), outcome(labels, after)
+    told = tell_stream(AdaptedStream(trained, target, adapt(trained, "itta"), *outcomes, batch_size=32), "")
     text = json.dumps(Story("", "", streams=(told,)).to_json())
     assert time.process_time() - start < 15
     assert len(text) < 1_000_000
@@ -262,7 +264,7 @@ def test_a_large_image_becomes_small_and_a_small_one_stays():
 def stream_of(model: Path, photos: Path, adapter: str, **settings: object) -> Stream:
     trained, target = load(model), open_target(str(photos), read_description(model).expected, "night")
     same = outcome(target.images.labels, np.zeros(12, dtype=np.int64))
-    return tell_stream(trained, target, adapt(trained, adapter, **settings), same, same, 4, "")
+    return tell_stream(AdaptedStream(trained, target, adapt(trained, adapter, **settings), same, same, 4), "")
 
 
 @pytest.mark.parametrize(("adapter", "settings"), [("t3a", {}), ("itta", {"episodic": True}), ("source", {})])
@@ -288,7 +290,7 @@ def test_what_goes_wrong_is_a_warning_and_costs_no_result(model: Path, photos: P
     (tmp_path / "story.json").mkdir()  # in the way
     assert main(["adapt", str(model), str(photos / "night"), "--json", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr()
-    assert printed.err.startswith("itta: warning: no page of the run was made (IsADirectoryError")
+    assert printed.err.startswith("itta: warning: no page of the run was made (InputError: ")
     assert printed.err.count("\n") == 1
     files = {Path(f).name for f in json.loads(printed.out)["files"]}
     assert files == {"predictions.csv", "records.jsonl", "stream.png"}

@@ -44,7 +44,8 @@ def adapt(
     """
     from itta.data.dataset import prepare_images
     from itta.data.target import open_stream
-    from itta.explain.run_story import tell_adaptation, write_run_page
+    from itta.explain.adapted_stream import AdaptedStream
+    from itta.explain.run_story import stream_title, tell_adaptation, write_run_page
     from itta.run.compare import compare
     from itta.store.model import load_model, read_description
 
@@ -60,22 +61,10 @@ def adapt(
     result = summary(comparison)
     files = write_files(out, description, comparison) if out else []
     if out and page:
-        files = [
-            *write_run_page(
-                out,
-                lambda: tell_adaptation(
-                    typed_command(),
-                    data,
-                    model,
-                    trained,
-                    target,
-                    chosen,
-                    (comparison.before, comparison.after),
-                    comparison.stream,
-                ),
-            ),
-            *files,
-        ]
+        seed = description.trial.trial_seed if "trial" in description.about else None
+        title = stream_title(model, trained.name, seed, stream.order)
+        told = AdaptedStream(trained, target, chosen, comparison.before, comparison.after, stream.batch_size)
+        files = [*write_run_page(out, lambda: tell_adaptation(typed_command(), data, told, title)), *files]
     if json:
         print_json(result | {"files": [str(f) for f in files]})
         return

@@ -1,11 +1,14 @@
-"""itta cam: where each loss looks."""
+"""itta cam: heat maps of losses."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from itta.cli.screen import NameValues, print_json, progress_bars, show, use_threads
+from itta.cli.own_code import OwnCodeFlags
+from itta.cli.screen import Flags, NameValues, print_json, progress_bars, show, use_threads
+from itta.errors import InputError
+from itta.hparams import parse_settings
 from itta.report.tables import Table, percent
 from itta.settings import check_at_least
 
@@ -19,50 +22,61 @@ def cam(
     images: int = 6,
     measure: int | None = None,
     hot: float = 0.2,
-    sign: Literal["both", "lowers", "raises"] = "both",
+    sign: str = "both",
     adapter: str | None = None,
     settings: NameValues = (),
     batch_size: int = 32,
     seed: int = 0,
     out: Path = Path("cam.png"),
+    own: Flags[OwnCodeFlags] = OwnCodeFlags(),
     threads: int = 0,
     json: bool = False,
 ) -> None:
-    """Draw Grad-CAM maps of several losses, and measure how alike they are to the classification loss's.
+    """Draw Grad-CAM maps of several losses, and measure how similar they are to the map of the classification loss.
 
     Example: itta cam runs/sites photos/ --domain site-4 --losses main learned plain entropy --out cam.png
 
     Args:
         model: Directory of a trained model.
-        data: "emoji"; a folder, root/class/image or root/domain/class/image with --domain; or images without labels.
-        domain: The target domain.
-        losses: Of main, learned, plain, entropy, rotation, class:NAME; not given: all that the model has.
-        block: Block of the network (the error for a wrong one names them); not given: the last with spatial extent.
-        images: Images to draw, of as many classes as there are.
-        measure: Measure on so many images; not given: on all.
-        hot: Share of the pixels that counts as hot.
-        sign: Draw where activation moves the loss (both), or only where it lowers or raises it.
-        adapter: Also look at the network after this test-time method has gone over the target (itta list adapters).
+        data: A data set by name (itta list datasets); a folder, root/class/image or root/domain/class/image with
+            --domain; or images without labels.
+        domain: Target domain.
+        losses: Losses to map: main, learned, plain, entropy, rotation, class:NAME. Default: all that the model has.
+        block: Block of the network; the error for an unknown name lists the blocks. Default: the last with a spatial
+            output.
+        images: Number of images to draw, of as many classes as possible.
+        measure: Number of images to measure on. Default: all.
+        hot: Share of the pixels that counts as the hot zone of a map.
+        sign: lowers draws where activation lowers the loss, raises draws where it raises the loss, both draws both.
+        adapter: Also map the network after this test-time method has adapted to the target (itta list adapters).
         settings: Settings of the adapter, name=value.
-        batch_size: Images per batch; styles are mixed within it.
-        seed: Seed of the order, the views and the turns.
-        out: The figure.
-        threads: CPU threads; 0 leaves it to torch.
+        batch_size: Images per batch. Styles are mixed within a batch.
+        seed: Seed of the order of the images, of the second views and of the rotations.
+        out: File of the figure.
+        threads: CPU threads; 0 leaves the number to torch.
         json: Print the result as JSON.
     """
-    from itta.explain.gradcam import Settings, run_cam
-    from itta.hparams import parse_settings
+    from itta.adapters import adapt
+    from itta.data.target import open_images
+    from itta.explain.gradcam import CamSettings, draw_maps
+    from itta.store.model import load_model, read_description
 
     use_threads(threads)
     check_at_least(1, images=images, batch_size=batch_size, measure=1 if measure is None else measure)
-    chosen = Settings(losses, block, images, measure, hot, sign, batch_size, seed)
+    chosen = CamSettings(losses, block, images, measure, hot, sign, batch_size, seed)  # type: ignore[arg-type]
+    if settings and adapter is None:
+        raise InputError("--set sets an adapter, and none is named: add --adapter.")
+    description = read_description(model)
+    trained = load_model(description, own.given())
+    adapting = adapt(trained, adapter, **parse_settings(settings)) if adapter else None
+    target = open_images(data, description.expected, domain)
     with progress_bars(json) as report:
-        result = run_cam(model, data, domain, chosen, adapter, parse_settings(settings), out, report)
+        result = draw_maps(out, trained, target, chosen, adapting, report)
     if json:
         print_json(result)
         return
     rows = [
-        [name, number(v["spearman"], v["spearman_se"]), number(v["iou"], v["iou_se"]), percent(v["without_heat"])]
+        [name, *(mean_text(v[key], v[f"{key}_se"]) for key in ("spearman", "iou")), percent(v["without_heat"])]
         for name, v in result["similarity_to_main"].items()
     ]
     cells = "×".join(map(str, result["map"]))
@@ -72,5 +86,5 @@ def cam(
     print(out)
 
 
-def number(mean: float | None, error: float | None) -> str:
+def mean_text(mean: float | None, error: float | None) -> str:
     return "-" if mean is None else f"{mean:.3f} ± {error:.3f}"

@@ -40,6 +40,7 @@ def export(
         json: Print the result as JSON.
     """
     from itta.adapters import adapt
+    from itta.adapters.unlabelled_pass import observe_all
     from itta.data.target import open_stream
     from itta.store import export as library
     from itta.store.model import load_model, read_description
@@ -60,7 +61,8 @@ def export(
         chosen.frozen()  # refuse before the work, not after it
         target = open_stream(adapt_on, description.expected, stream, access)
         with progress_bars(json) as report:
-            library.adapt_on(chosen, target, stream.batch_size, stream.seed, report)
+            batches = target.batches(stream.batch_size, stream.seed, chosen.needs.batch)
+            observe_all(chosen, (x for _, x, _ in batches), len(target.indices), report)
     written = [library.export_onnx(chosen, onnx)] if onnx else []
     written += [library.export_torch(chosen, torch)] if torch else []
     if json:

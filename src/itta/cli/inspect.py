@@ -1,4 +1,4 @@
-"""itta inspect: what a trained model tells about its training."""
+"""itta inspect: the training of a model, and its learned loss."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,19 +15,19 @@ def inspect(
     reach: float = 1.0,
     json: bool = False,
 ) -> None:
-    """Show what was logged along training, and of a model of ITTA what its f_w has become.
+    """Show the logs of a training and, for a model of ITTA, the shape of its learned loss f_w.
 
     Example: itta inspect runs/sites --out runs/sites-inside
 
     Args:
         model: Directory of a trained model.
         out: Also write figures and inspect.json to this directory.
-        reach: Sample f_w from -reach to reach, where the model is too old to say which inputs it saw.
+        reach: Sample f_w from -reach to reach, if the model is too old to know which inputs f_w saw in training.
         json: Print the result as JSON.
     """
-    from itta.explain.inspect import inspect as run
+    from itta.explain.inspect import inspect_model
 
-    result = run(model, out, reach)
+    result = inspect_model(model, out, reach)
     if json:
         print_json(result)
         return
@@ -36,13 +36,8 @@ def inspect(
         [name, str(v["values"]), *(f"{v[key]:.4g}" for key in ("mean", "first_tenth", "last_tenth"))]
         for name, v in result["training"].items()
     ]
-    show(
-        Table(
-            f"{result['algorithm']}: training, from {result['logs_from'] or 'no file: nothing was logged'}",
-            columns,
-            rows,
-        )
-    )
+    source = result["logs_from"] or "no file: nothing was logged"
+    show(Table(f"{result['algorithm']}: training, from {source}", columns, rows))
     if result["f_w"]:
         f_w = result["f_w"]
         facts = {**f_w["kinds"], "change since the start": f"{f_w['change_since_start']:.4g}"}

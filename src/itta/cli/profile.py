@@ -1,4 +1,4 @@
-"""itta profile: what predicting and adapting cost."""
+"""itta profile: the cost of predicting and adapting."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -24,23 +24,23 @@ def profile(
 ) -> None:
     """Measure FLOPs, parameters, time and memory of predicting, of adapting, and of both.
 
-    A trained model, or a network with random weights, which cost the same; images are random too.
+    Give a trained model, or name a network: it gets random weights, which cost the same. The images are random too.
     Examples: itta profile runs/sites; itta profile --backbone resnet18 --image-size 224 --classes 7 --batch 1 32
 
     Args:
-        model: Directory of a trained model; not given: a network by name.
-        backbone: Network (itta list backbones); resnet18 if not given.
-        image_size: Pixels on each side; 224 if not given.
-        classes: Number of classes; 7 if not given.
-        batch: Batch sizes.
-        adapter: Test-time methods (itta list adapters); not given: ITTA after all blocks, the last, and per channel.
-        repeats: Timed calls, after one to warm up; let the machine be otherwise idle.
-        beside_paper: Also show the paper's figures, which are of ResNet-18, 224 pixels, 7 classes.
-        threads: CPU threads; 0 leaves it to torch.
+        model: Directory of a trained model. Without it, a network is measured by name.
+        backbone: Network (itta list backbones). Default: resnet18.
+        image_size: Pixels on each side of an image. Default: 224.
+        classes: Number of classes. Default: 7.
+        batch: Batch sizes to measure.
+        adapter: Test-time methods (itta list adapters). Default: ITTA after all blocks, after the last, per channel.
+        repeats: Number of timed calls, after one to warm up. Leave the machine idle otherwise.
+        beside_paper: Also show the paper's numbers; they hold for ResNet-18, 224 pixels, 7 classes.
+        threads: CPU threads; 0 lets torch decide.
         json: Print the result as JSON.
     """
-    from itta.explain.profile import Network, to_json, to_table
-    from itta.explain.profile import profile as measure
+    from itta.explain.profile import Network, profile_model
+    from itta.explain.profile_table import profile_json, profile_table
     from itta.report.paper import published_resources
     from itta.store.model import load
 
@@ -49,22 +49,20 @@ def profile(
     if model is not None and given:
         raise InputError("a trained model has its own network: give MODEL, or --backbone, --image-size and --classes.")
     if beside_paper and (model is not None or Network(**given) != Network()):  # type: ignore[arg-type]
-        raise InputError("--beside-paper: the paper's figures are of ResNet-18, 224 pixels, 7 classes: name no other.")
+        raise InputError("--beside-paper: the paper measured ResNet-18, 224 pixels, 7 classes: name no other network.")
     paper = published_resources() if beside_paper else ()
     use_threads(threads)
     measured = load(model) if model is not None else Network(**given)  # type: ignore[arg-type]
     with progress_bars(json) as report:
-        usages = measure(measured, adapter, batch, repeats, report)
+        usages = profile_model(measured, adapter, batch, repeats, report)
     if json:
-        print_json(to_json(usages) | ({"paper": [asdict(r) for r in paper]} if paper else {}))
+        print_json(profile_json(usages) | ({"paper": [asdict(r) for r in paper]} if paper else {}))
         return
-    show(to_table(usages, paper))
+    show(profile_table(usages, paper))
     for usage in usages:
         if usage.refused:
             print(f"{usage.mode.name}, batch {usage.batch}: {usage.refused}")
     if paper:
-        print(
-            "Paper: Chen et al., CVPR 2023, arXiv:2304.04494, as printed; batch and machine of its times are not named."
-        )
+        print("Paper: Chen et al., CVPR 2023, arXiv:2304.04494, as printed; it names neither batch size nor machine.")
     print("GFLOPs: multiply-adds of one image, each counted once. ms: median of a batch, and the 95th percentile.")
     print("MiB: all tensors alive at the worst moment, weights and batch included. More: docs/resources.md")

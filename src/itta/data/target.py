@@ -1,13 +1,16 @@
 """A target: the images on which a trained model is run, and the order in which they arrive."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from itta.data import DATASETS, is_name, load_dataset
 from itta.data.dataset import Images, JoinedImages, target_indices
 from itta.data.folder import FolderImages, list_images, load_target
+from itta.data.loaders import stream
 from itta.data.published import locate
 from itta.data.streams import draw_order
 from itta.errors import InputError, unknown
@@ -41,18 +44,22 @@ class Target:
         bounds = zip(self.images.parts, self.images.starts, self.images.starts[1:])
         return {name: (indices >= low) & (indices < high) for name, low, high in bounds}
 
+    def batches(self, batch_size: int, seed: int, least: int = 1) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+        """Yield indices, images and labels; ``seed`` orders the images unless the target has an order."""
+        return stream(self.images, self.indices, batch_size, None if self.ordered else seed, least)
 
-def open_stream(data: str, expected: Expected, stream: StreamSettings, access: DataAccess = DataAccess()) -> Target:
+
+def open_stream(data: str, expected: Expected, settings: StreamSettings, access: DataAccess = DataAccess()) -> Target:
     """Open the images of one or several domains, in the order in which they are to arrive."""
-    targets = [open_target(data, expected, name, access) for name in stream.domain or (None,)]
-    if len(targets) == 1 and stream.order == "iid":
+    targets = [open_target(data, expected, name, access) for name in settings.domain or (None,)]
+    if len(targets) == 1 and settings.order == "iid":
         return targets[0]  # put in order as it is read
     labelled = all(t.labelled for t in targets)
-    if not labelled and stream.order != "iid":
+    if not labelled and settings.order != "iid":
         raise InputError(f"{data} has no labels, so its images cannot arrive by class: leave --order at iid.")
     images = targets[0].images if len(targets) == 1 else JoinedImages({t.name: t.images for t in targets})
     labels = {t.name: t.images.labels[t.indices] for t in targets}
-    order = draw_order(labels, stream.order, stream.domains, stream.seed, stream.concentration)
+    order = draw_order(labels, settings.order, settings.domains, settings.seed, settings.concentration)
     starts = images.starts if isinstance(images, JoinedImages) else np.zeros(1, dtype=np.int64)
     indices = np.array([starts[d] + targets[d].indices[i] for d, i in zip(order.domain, order.index)], dtype=np.int64)
     return Target(" + ".join(t.name for t in targets), images, indices, labelled, ordered=True)

@@ -1,1 +1,1 @@
-"""Looking inside a model: Grad-CAM of losses, what training did, what predictions cost."""
+"""Looking inside a model: Grad-CAM of losses, logs of training, the story of a run, the cost of predictions."""

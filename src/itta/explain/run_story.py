@@ -1,4 +1,4 @@
-"""Tell what a run did while it can still be told, and make its page."""
+"""The story of a run, collected at its end, and the page made from it."""
 
 import math
 import platform
@@ -12,76 +12,67 @@ import torch
 
 import itta
 from itta.adapters import Adapter, Guard
-from itta.algorithms import Algorithm
 from itta.data.dataset import DomainDataset
 from itta.data.target import Target
 from itta.errors import InputWarning
+from itta.explain.adapted_stream import AdaptedStream
 from itta.explain.pictures import changed_pictures, grid_of_maps
-from itta.metrics.outcome import Outcome
 from itta.records.story import Event, Story, Stream, write_story
 from itta.report.page.document import write_page
-from itta.store.model import read_description
 from itta.trial import Trial
 
 PAGE = "page.html"
 
 
 def tell_training(command: str, trial: Trial, dataset: DomainDataset) -> Story:
-    """The records of a training say the rest."""
+    """The story of a training: its data and its command. The records hold the results."""
     domains = (*trial.train_domains, *trial.test_domains)
     title = f"{trial.algorithm} trained on {', '.join(trial.train_domains)}"
     return Story(title, command, facts_of_dataset(dataset, domains), versions())
 
 
-def tell_adaptation(
-    command: str,
-    data: str,
-    folder: Path,
-    model: Algorithm,
-    target: Target,
-    adapter: Adapter,
-    outcomes: tuple[Outcome, Outcome],
-    how: Mapping[str, Any],
-) -> Story:
-    stream = tell_stream(model, target, adapter, *outcomes, how["batch_size"], title_of(folder, model, how["order"]))
+def tell_adaptation(command: str, data: str, stream: AdaptedStream, title: str) -> Story:
+    """The story of one adaptation; ``title`` names the model, as `stream_title` does."""
     name = Path(data).resolve().name if Path(data).exists() else data
-    facts = facts_of_target(name, target, model.task.classes)
-    return Story(f"{adapter.name} on {target.name}", command, facts, versions(), (stream,))
+    facts = facts_of_target(name, stream.target, stream.classes)
+    about = f"{stream.adapter.name} on {stream.target.name}"
+    return Story(about, command, facts, versions(), (tell_stream(stream, title),))
 
 
-def title_of(folder: Path, model: Algorithm, order: str) -> str:
-    """Which model it was, and in what order the classes came unless at random."""
-    description = read_description(folder)
-    seed = f", seed {description.trial.trial_seed}" if "trial" in description.about else ""
-    return f"{folder.resolve().name} ({model.name}{seed})" + ("" if order == "iid" else f", classes {order}")
+def stream_title(folder: Path, algorithm: str, trial_seed: int | None, order: str = "iid") -> str:
+    """Name the model of a stream, and the order of the classes unless they come at random.
+
+    >>> stream_title(Path("runs/sites"), "itta", 0), stream_title(Path("sites"), "erm", None, "sorted")
+    ('sites (itta, seed 0)', 'sites (erm), classes sorted')
+    """
+    seed = "" if trial_seed is None else f", seed {trial_seed}"
+    return f"{folder.resolve().name} ({algorithm}{seed})" + ("" if order == "iid" else f", classes {order}")
 
 
-def tell_stream(
-    model: Algorithm, target: Target, adapter: Adapter, before: Outcome, after: Outcome, batch_size: int, title: str
-) -> Stream:
-    """One pass over a target, by the model as trained and by an adapter that has just been along it."""
-    classes = tuple(model.task.classes)
-    cam, cam_text = grid_of_maps(model, target, adapter, before, after)
+def tell_stream(stream: AdaptedStream, title: str) -> Stream:
+    """One pass over a target, by the model as trained and by the adapter."""
+    before, after = stream.before, stream.after
+    cam, cam_text = grid_of_maps(stream)
     return Stream(
-        target.name,
-        adapter.name,
+        stream.target.name,
+        stream.adapter.name,
         title,
-        classes,
-        batch_size,
+        stream.classes,
+        stream.batch_size,
         tuple(before.predictions.tolist()),
         tuple(after.predictions.tolist()),
-        tuple(after.labels.tolist()) if target.labelled else None,
-        adapter.describe(),
-        events_of(adapter),
-        changed_pictures(target, classes, before, after),
+        tuple(after.labels.tolist()) if stream.target.labelled else None,
+        stream.adapter.describe(),
+        guard_events(stream.adapter),
+        changed_pictures(stream),
         cam,
         cam_text,
         {"before": before.seconds / len(before.labels), "after": after.seconds / len(after.labels)},
     )
 
 
-def events_of(adapter: Adapter) -> tuple[Event, ...]:
-    """What the guard did, as far back as it remembers."""
+def guard_events(adapter: Adapter) -> tuple[Event, ...]:
+    """The interventions of the guard, as far back as its log goes."""
     if not isinstance(adapter, Guard):
         return ()
     return tuple(
@@ -91,14 +82,14 @@ def events_of(adapter: Adapter) -> tuple[Event, ...]:
 
 def facts_of_target(name: str, target: Target, classes: Sequence[str]) -> dict[str, Any]:
     images = {domain: int(own.sum()) for domain, own in target.of_domains(target.indices).items()}
-    return facts(name, images, classes)
+    return data_facts(name, images, classes)
 
 
 def facts_of_dataset(dataset: DomainDataset, domains: Sequence[str]) -> dict[str, Any]:
-    return facts(dataset.name, {d: len(dataset.domain(d)) for d in domains}, dataset.classes)
+    return data_facts(dataset.name, {d: len(dataset.domain(d)) for d in domains}, dataset.classes)
 
 
-def facts(name: str, images: Mapping[str, int], classes: Sequence[str]) -> dict[str, Any]:
+def data_facts(name: str, images: Mapping[str, int], classes: Sequence[str]) -> dict[str, Any]:
     return {"name": name, "domains": list(images), "images": dict(images), "classes": list(classes)}
 
 
@@ -113,16 +104,16 @@ def versions() -> dict[str, str]:
 
 
 def write_run_page(folder: Path, tell: Callable[[], Story]) -> list[Path]:
-    """The page of a run and the story it is made of; gives the files that were written.
+    """Write the story of a run and its page; return the files written.
 
-    The results of the run are written by then, so whatever goes wrong here is a warning.
+    The results of the run are on disk already, so an error here becomes a warning.
     """
     files: list[Path] = []
     try:
-        (folder / PAGE).unlink(missing_ok=True)  # of an earlier run: it would tell of other results
+        (folder / PAGE).unlink(missing_ok=True)  # of an earlier run, with other results
         files.append(write_story(folder, tell()))
         files.insert(0, write_page(folder / PAGE, [folder]))
     except Exception as error:
-        told = f"no page of the run was made ({type(error).__name__}: {error}); everything else is in {folder}."
-        warnings.warn(InputWarning(told), stacklevel=2)
+        message = f"no page of the run was made ({type(error).__name__}: {error}); everything else is in {folder}."
+        warnings.warn(InputWarning(message), stacklevel=2)
     return files

@@ -1,4 +1,4 @@
-"""Grad-CAM of any scalar, and how alike two of its maps are.
+"""Heat maps: Grad-CAM of any scalar, and the similarity of two maps.
 
 Grad-CAM: Visual Explanations from Deep Networks via Gradient-based Localization.
 Selvaraju, Cogswell, Das, Vedantam, Parikh, Batra, ICCV 2017. https://arxiv.org/abs/1610.02391
@@ -14,9 +14,10 @@ Sign = Literal["lowers", "raises", "both"]
 
 
 def grad_cam(a: Tensor, g: Tensor) -> Tensor:
-    """Σ_k α_k·A^k with α_k the mean of ∂L/∂A^k over the positions, [B, C, H, W] twice to [B, H, W].
+    """Σ_k α_k·A^k, where α_k is the mean of ∂L/∂A^k over the positions; activations and gradients [B, C, H, W] to
+    maps [B, H, W].
 
-    Eq. 1 and 2 without the ReLU, for a loss has two sides: where the map is negative, more activation lowers it.
+    Eq. 1 and 2 without the ReLU, because a loss has two sides: where the map is negative, more activation lowers it.
 
     >>> grad_cam(torch.tensor([[[[1.0, 2.0]], [[3.0, 0.0]]]]), torch.tensor([[[[1.0, 3.0]], [[-1.0, -1.0]]]]))
     tensor([[[-1.,  4.]]])
@@ -25,17 +26,17 @@ def grad_cam(a: Tensor, g: Tensor) -> Tensor:
 
 
 def heat(maps: Tensor, sign: Sign) -> Tensor:
-    """The side of the maps to look at, never negative: ReLU(−map), ReLU(map) or |map|."""
+    """One side of the maps, or both, as values ≥ 0: ReLU(−map), ReLU(map) or |map|."""
     return maps.abs() if sign == "both" else F.relu(-maps if sign == "lowers" else maps)
 
 
 def enlarge(maps: Tensor, size: int) -> Tensor:
-    """[B, H, W] to [B, size, size], between the centres of the cells linearly."""
+    """Resize maps [B, H, W] to [B, size, size], bilinearly between the centres of the cells."""
     return F.interpolate(maps[:, None], size=(size, size), mode="bilinear", align_corners=False)[:, 0]
 
 
 def hot_zone(heat: Tensor, share: float) -> Tensor:
-    """The hottest pixels of each map, that share of them at the least, but none without heat; [B, H, W] of bool.
+    """The hottest pixels of each map: at least this share of them, but no pixel without heat; a mask [B, H, W].
 
     >>> hot_zone(torch.tensor([[[3.0, 1.0], [2.0, 0.0]], [[0.0, 0.0], [0.0, 1.0]]]), 0.5).int().tolist()
     [[[1, 0], [1, 0]], [[0, 0], [0, 1]]]
@@ -47,7 +48,7 @@ def hot_zone(heat: Tensor, share: float) -> Tensor:
 
 
 def iou(a: Tensor, b: Tensor) -> Tensor:
-    """Intersection over union of each pair of zones, [B]; NaN where one of them is empty.
+    """Intersection over union of each pair of zones, [B]; NaN if one of them is empty.
 
     >>> iou(torch.tensor([[[True, True, False]]]), torch.tensor([[[False, True, True]]]))
     tensor([0.3333])
@@ -58,7 +59,7 @@ def iou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def spearman(a: Tensor, b: Tensor) -> Tensor:
-    """Rank correlation of each pair of maps, [B]; NaN where one of them is the same everywhere.
+    """Spearman's rank correlation of each pair of maps, [B]; NaN if one of them is constant.
 
     >>> spearman(torch.tensor([[[1.0, 2.0, 9.0]]]), torch.tensor([[[5.0, 7.0, 6.0]]]))
     tensor([0.5000], dtype=torch.float64)
@@ -68,12 +69,11 @@ def spearman(a: Tensor, b: Tensor) -> Tensor:
 
 
 def ranks(v: Tensor) -> Tensor:
-    """Ranks from 1 within each row; equal values share the mean of theirs.
+    """Ranks from 1 within each row; equal values share their mean rank.
 
     >>> ranks(torch.tensor([[0.5, 0.1, 0.5]]))
     tensor([[2.5000, 1.0000, 2.5000]], dtype=torch.float64)
     """
-    v = v.contiguous()
-    ordered = v.sort(1).values
-    below, up_to = (torch.searchsorted(ordered, v, right=right) for right in (False, True))
-    return (below + up_to + 1).double() / 2
+    from scipy.stats import rankdata  # scipy's spearmanr takes one pair at a time, and warns if a map is constant
+
+    return torch.from_numpy(rankdata(v.cpu().numpy(), axis=1)).to(v.device)

@@ -1,4 +1,7 @@
-"""Where Grad-CAM steps into a pass: after a block, by way of the backbone's own callback, so no hook is left behind."""
+"""A tap on a block: the place where Grad-CAM takes the activations of a pass.
+
+It uses the backbone's own callback after each block, so no hook is left behind.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -13,9 +16,10 @@ from itta.nn.views import ViewDraw
 
 
 class Tap:
-    """Make the output A of one block a leaf to differentiate by, before what ``after`` does behind the block.
+    """Make the output A of one block a leaf of autograd, so that losses can be differentiated by it.
 
-    Nothing is recorded for autograd up to the block, whatever parameters may want a gradient.
+    A is the output before ``after`` changes it. Autograd records nothing before the block, even if parameters there
+    require gradients.
     """
 
     a: Tensor
@@ -31,7 +35,7 @@ class Tap:
         if block == self.block:
             z = self.a = z.detach().requires_grad_()
             torch.set_grad_enabled(True)  # until `run` ends
-        if block == self.parting:  # where a second view will go its own way
+        if block == self.parting:  # the second view continues from here
             self.parted = z
         return z
 
@@ -40,10 +44,10 @@ class Tap:
             return run()
 
     def maps(self, losses: Sequence[Tensor]) -> list[Tensor]:
-        """The signed map [B, H, W] of each loss; a backward pass each, down to the block and no further.
+        """The signed map [B, H, W] of each loss. Each takes a backward pass that ends at the block.
 
-        A loss [B] is added up: the gradient by an image's A is that of its own loss, as long as no image's loss depends
-        on another's A.
+        A loss [B] is summed over the images. If no image's loss depends on the A of another image, the gradient by an
+        image's A is that of its own loss.
         """
         return [
             grad_cam(self.a.detach(), torch.autograd.grad(loss.sum(), self.a, retain_graph=True)[0]) for loss in losses
@@ -51,10 +55,10 @@ class Tap:
 
 
 def second_view(backbone: Backbone, z: Tensor, draw: ViewDraw, tap: Tap) -> Tensor:
-    """z', after a pass whose ``tap`` noted where the views part.
+    """The features z' of the second view; ``tap`` has kept the activations of the block where the two views part.
 
-    Parted before the tapped block, z' is a constant to autograd and costs no gradient; at the block or behind it, z'
-    depends on A too. Styles are constants as in training, so it never depends on another image's A.
+    If they part before the tapped block, z' is a constant for autograd and costs no gradient. Otherwise z' depends on A
+    too. Styles are constants, as in training, so z' never depends on the A of another image.
     """
     if not isinstance(draw, MixDraw):
         return draw.scale.to(z) * z + draw.shift.to(z)
@@ -63,7 +67,7 @@ def second_view(backbone: Backbone, z: Tensor, draw: ViewDraw, tap: Tap) -> Tens
 
 
 def find_block(backbone: Backbone, image_size: int, block: str | None = None) -> str:
-    """The named block, or the last with spatial extent; refuse one whose output is no map."""
+    """The named block, or by default the last one with a spatial output; refuse a block without one."""
     shapes = backbone.block_shapes(image_size)
     if block is not None:
         backbone.index(block)

@@ -17,14 +17,11 @@ from torch import Tensor, nn
 
 from itta import __version__
 from itta.adapters import Adapter
-from itta.data.loaders import stream
-from itta.data.target import Target
 from itta.errors import InputError
 from itta.files import complete
 
 TOLERANCE = 1e-5
 METADATA = "itta.json"  # of a torch.export program
-Report = Callable[[str, int, int], None]
 Run = Callable[[Tensor], Tensor]
 
 
@@ -33,16 +30,6 @@ class Exported:
     path: Path
     format: str
     difference: float  # the largest from the model's logits; where these exceed 1, as a share of them
-
-
-def adapt_on(adapter: Adapter, target: Target, batch_size: int, seed: int, report: Report) -> None:
-    """Let an adapter learn from all of a target's images, once."""
-    done = 0
-    batches = stream(target.images, target.indices, batch_size, None if target.ordered else seed, adapter.needs.batch)
-    for _, x, _ in batches:
-        adapter.observe(x)
-        done += len(x)
-        report(adapter.name, done, len(target.indices))
 
 
 def export_onnx(adapter: Adapter, path: Path) -> Exported:

@@ -1,0 +1,22 @@
+"""An adapted stream: a target, the answers to it before and after adaptation, and the adapter as the stream left it."""
+
+from dataclasses import dataclass
+
+from itta.adapters import Adapter
+from itta.algorithms import Algorithm
+from itta.data.target import Target
+from itta.metrics.outcome import Outcome
+
+
+@dataclass(frozen=True)
+class AdaptedStream:
+    model: Algorithm  # as trained
+    target: Target
+    adapter: Adapter  # after its pass over the target
+    before: Outcome  # of the model as trained
+    after: Outcome  # of the adapter
+    batch_size: int
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.model.task.classes)
