@@ -1,4 +1,4 @@
-"""What tests of several adapters share: a stream, optimisers written out, and a count of the passes that are run."""
+"""Shared by the tests of several adapters: a stream, optimisers written out, and a counter of passes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -14,12 +14,12 @@ from itta.algorithms.base import Batch
 
 @pytest.fixture
 def stream(toy_batches: Callable[..., list[Batch]]) -> list[Tensor]:
-    """Five batches of one domain, the last two smaller; many files have a stream of their own."""
+    """Five batches of one domain; the last two are smaller. Many files define their own stream."""
     return [toy_batches(200 + i, n=12)[1][0][: 12 if i < 3 else 5] for i in range(5)]
 
 
 class NaiveSGD:
-    """SGD with momentum written out, one tensor after another."""
+    """SGD with momentum, written out tensor by tensor."""
 
     def __init__(self, lr: float, momentum: float) -> None:
         self.lr, self.momentum = lr, momentum
@@ -37,9 +37,9 @@ class NaiveSGD:
 
 @pytest.fixture
 def naive_optimizer(naive_adam: Any) -> Callable[..., Any]:
-    """(lr, "adam" or "sgd", momentum of SGD) -> one with ``step(parameters, gradients)`` and ``restart()``.
+    """(lr, "adam" or "sgd", momentum of SGD) -> an optimiser with ``step(parameters, gradients)`` and ``restart()``.
 
-    It knows parameters by identity: they must stay the same tensors from step to step.
+    It identifies parameters by object: each step must get the same tensors.
     """
 
     def make(lr: float, optimizer: str, momentum: float = 0.0) -> Any:
@@ -51,7 +51,7 @@ def naive_optimizer(naive_adam: Any) -> Callable[..., Any]:
 
 @pytest.fixture
 def counting_passes() -> Callable[..., AbstractContextManager[list[int]]]:
-    """(adapter, part) -> a list that, within ``with``, notes the batch size of each pass through the model's part."""
+    """(adapter, part) -> a list that records, inside ``with``, the batch size of each pass through that part."""
 
     @contextmanager
     def counting(adapter: Adapter, part: str = "head") -> Iterator[list[int]]:

@@ -1,4 +1,4 @@
-"""BN adaptation against the network written out, statistics and all."""
+"""BN adaptation against the network written out, with its statistics."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ def model(trained: Trained) -> Algorithm:
 
 
 class Naive:
-    """The tiny network with its four layers' statistics mixed as asked; what is carried on is carried on here."""
+    """The tiny network with mixed statistics in its four layers. It keeps the statistics that mode=ema keeps."""
 
     def __init__(self, model: Algorithm, share: Callable[[int], float], carry: bool = False) -> None:
         self.model, self.share, self.carry = model, share, carry
@@ -99,7 +99,7 @@ def test_the_running_form_resets_and_goes_on_elsewhere(model: Algorithm, stream:
 
 
 def test_the_ends_of_the_scale(model: Algorithm, stream: list[Tensor]) -> None:
-    """No share is the model as trained; the whole share is the batch's statistics, as torch normalises in training."""
+    """Share 0 gives the trained model. Share 1 gives the batch's statistics, as torch in training mode."""
     none, whole = (adapt(model, "bn_adapt", mode="alpha", alpha=a)(stream[0]) for a in (0.0, 1.0))
     with torch.no_grad():
         torch.testing.assert_close(none, model.predict(stream[0]), rtol=0, atol=1e-12)
@@ -108,7 +108,7 @@ def test_the_ends_of_the_scale(model: Algorithm, stream: list[Tensor]) -> None:
 
 
 def test_one_image(model: Algorithm, stream: list[Tensor]) -> None:
-    """A single image's statistics are no statistics of a batch, but may be mixed with those of training."""
+    """The statistics of one image alone are refused, but they may be mixed with those of training."""
     with pytest.raises(InputError, match="mode=batch needs at least 2 images at a time, got 1.*mode=prior"):
         adapt(model, "bn_adapt", mode="batch")(stream[0][:1])
     expected = Naive(model, lambda n: 1 / 17)(stream[0][:1])
@@ -126,9 +126,9 @@ def test_images_that_are_all_the_same(mode: str, model: Algorithm) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"alpha": 1.5}, "alpha must lie between 0 and 1, got 1.5"),
-        ({"momentum": -0.1}, "momentum must lie between 0 and 1, got -0.1"),
-        ({"alpha": float("nan")}, "alpha must lie between 0 and 1, got nan"),
+        ({"alpha": 1.5}, "alpha must be between 0 and 1, got 1.5"),
+        ({"momentum": -0.1}, "momentum must be between 0 and 1, got -0.1"),
+        ({"alpha": float("nan")}, "alpha must be between 0 and 1, got nan"),
         ({"prior": 0}, "prior must be above 0, got 0.*mode=batch"),
         ({"mode": "mean"}, "mode: 'mean'.*batch, alpha, prior, ema"),
     ],

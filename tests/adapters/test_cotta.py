@@ -1,4 +1,4 @@
-"""CoTTA against three whole networks, every view by itself, Adam and SGD written out."""
+"""CoTTA against three whole networks, with one pass per view, and Adam and SGD written out."""
 
 import copy
 from collections.abc import Callable
@@ -85,7 +85,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 def test_updates_equal_the_naive_ones(
     variant: str, batch_norm: bool, trained: Trained, stream: list[Tensor], naive_optimizer: Any
 ) -> None:
-    """Without views, from a teacher under way: at the start it says what the student says, and no gradient is left."""
+    """Without views, from a teacher that has changed: at the start it equals the student, and the gradient is zero."""
     model = trained("erm", batch_norm=batch_norm).double()
     adapter = adapt(model, "cotta", **({"lr": 1e-2, "ema": 0.9, "restore": 0.1, "views": 3} | VARIANTS[variant]))
     naive = Naive(model, adapter.hp, naive_optimizer(adapter.hp.lr, adapter.hp.optimizer))
@@ -109,7 +109,7 @@ def test_updates_equal_the_naive_ones(
 def test_no_pass_is_run_for_nothing(
     threshold: float, teacher: int, steps: int, trained: Trained, stream: list[Tensor], counting_passes: Any
 ) -> None:
-    """The trained model once; in each step the teacher in the one way that is used, and the student."""
+    """The trained model runs once. In each step the teacher runs in the form in use, and the student runs."""
     adapter = adapt(trained("erm"), "cotta", threshold=threshold, views=4, steps=steps)
     with counting_passes(adapter) as passes:
         adapter(stream[0])
@@ -117,7 +117,7 @@ def test_no_pass_is_run_for_nothing(
 
 
 def test_the_trained_model_decides_about_views(trained: Trained, stream: list[Tensor], counting_passes: Any) -> None:
-    """And goes on to, however sure the student and the teacher have become."""
+    """It decides also when student and teacher have become confident."""
     model = trained("erm", batch_norm=True)
     adapter = adapt(model, "cotta")
     start = adapter.confidence(stream[0])
@@ -140,7 +140,7 @@ def test_restoring_comes_after_the_teacher_has_followed(trained: Trained, stream
 
 
 def test_single_entries_are_restored(trained: Trained, stream: list[Tensor]) -> None:
-    """Not whole tensors: about the share asked for, of each."""
+    """About the wanted share of the entries of each tensor returns, not whole tensors."""
     adapter = adapt(trained("erm"), "cotta", lr=1e-2, restore=0.3, threshold=0.0)
     adapter(stream[0])
     for key, p in adapter.moving.items():
@@ -149,7 +149,7 @@ def test_single_entries_are_restored(trained: Trained, stream: list[Tensor]) -> 
 
 
 def test_episodic_knows_no_history(trained: Trained, stream: list[Tensor]) -> None:
-    """Neither the student's nor the teacher's."""
+    """Student and teacher both restart."""
     settings = {"lr": 1e-2, "steps": 2, "ema": 0.5, "views": 2, "threshold": 1.0}
     episodic, fresh = (adapt(trained("erm"), "cotta", episodic=e, **settings) for e in (True, False))
     for x in stream:

@@ -1,4 +1,4 @@
-"""EATA and ETA against the plainest reading of their equations: images filtered one by one, SGD written out."""
+"""EATA and ETA against a direct form of their equations: images filtered one by one, SGD written out."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ Weights = dict[str, Tensor]
 
 @pytest.fixture
 def stream(toy_batches: Batches) -> list[Tensor]:
-    """Overlaid pairs of images, some easy and some hard to tell."""
+    """Overlaid pairs of images, some easy and some hard to classify."""
     pairs = [toy_batches(200 + i, n=12) for i in range(4)]
     share = torch.linspace(0.5, 1, 12).view(-1, 1, 1, 1)
     return [torch.lerp(a, b, share).double() for (a, _), (b, _) in pairs]
@@ -37,7 +37,7 @@ def source(toy_batches: Batches) -> list[Tensor]:
 
 @pytest.fixture
 def model(trained: Trained, source: list[Tensor]) -> Algorithm:
-    """Sure of some images and unsure of others."""
+    """A model that is confident about some images and not about others."""
     model = trained("erm", lr=1e-2, batch_norm=True).double()
     model.head.weight.data *= 5
     model.fisher = fisher_information(model, source)
@@ -69,7 +69,7 @@ class Naive:
         self.weights, self.start = affine(model), affine(model)
         self.velocity: Weights = {}
         self.m: Tensor | None = None
-        self.kept: list[int] = []  # how many, pass by pass
+        self.kept: list[int] = []  # number of kept images in each pass
         self.redundant = 0
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ def test_the_pull_holds_the_weights_back(model: Algorithm, stream: list[Tensor])
 
 
 def test_fisher_information(model: Algorithm, source: list[Tensor]) -> None:
-    """Batch statistics, labels of its own, the square of a batch's gradient weighted by its size."""
+    """It uses batch statistics, the model's own labels, and the squared gradient of a batch weighted by its size."""
     expected = {name: torch.zeros_like(w) for name, w in affine(model).items()}
     for x in source:
         weights = {name: w.requires_grad_() for name, w in affine(model).items()}
@@ -174,7 +174,7 @@ def test_a_model_without_fisher_information(trained: Trained, stream: list[Tenso
     bare = trained("erm", steps=0, batch_norm=True).double()
     for fisher in (None, {"backbone.block1.1.weight": torch.ones(16)}):
         bare.fisher = fisher
-        with pytest.raises(InputError, match=r"carries no Fisher information: train it again.*fisher=0"):
+        with pytest.raises(InputError, match=r"Fisher information, and this one has none: train it again.*fisher=0"):
             adapt(bare, "eata")
         assert torch.isfinite(adapt(bare, "eata", fisher=0)(stream[0])).all()
 
@@ -187,7 +187,7 @@ def test_it_is_taken_in_the_models_type(model: Algorithm, stream: list[Tensor]) 
 
 
 def test_reset_and_forgetting_clear_the_mean_of_past_predictions(model: Algorithm, stream: list[Tensor]) -> None:
-    """The mean outlives a reset in the release: what follows would be filtered by images of another life."""
+    """In the release the mean survives a reset, so images before the reset would filter those after it."""
     adapter = adapt(model, "eata", lr=1e-2, redundancy=1.2)
     first = adapter(stream[0]), adapter(stream[1])
     assert "m" in adapter.extra
@@ -202,7 +202,7 @@ def test_reset_and_forgetting_clear_the_mean_of_past_predictions(model: Algorith
 
 
 def test_no_step_where_no_image_is_kept(model: Algorithm, stream: list[Tensor], counting_passes: Any) -> None:
-    """Not even the momentum of earlier steps, or the pull, moves anything; and no pass is run again for nothing."""
+    """Neither momentum nor the penalty changes a weight, and there is no second pass."""
     adapter = adapt(model, "eata", lr=1e-2, steps=3, redundancy=1e-6)
     adapter(stream[0])  # nothing is redundant yet
     before = adapter.state_dict()
@@ -216,7 +216,7 @@ def test_no_step_where_no_image_is_kept(model: Algorithm, stream: list[Tensor], 
 
 
 def test_few_classes_do_not_make_every_image_redundant(model: Algorithm, stream: list[Tensor]) -> None:
-    """The paper's 0.05, for 1000 classes, would: even a sure prediction is 1/√K similar to an even mix of K."""
+    """The paper's 0.05, for 1000 classes, would: a confident prediction has similarity 1/√K to an even mix of K."""
     adapter = adapt(model, "eata")
     sure, even = 20 * torch.eye(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64) / 3
     assert adapter.worth_learning(sure, even).all()
@@ -234,7 +234,7 @@ def test_constant_images(pixel: float, model: Algorithm, stream: list[Tensor]) -
 
 
 def test_the_weights_of_images_are_constants(model: Algorithm, stream: list[Tensor]) -> None:
-    """exp(E0 − H) · H would otherwise be pushed the wrong way where H > 1."""
+    """Otherwise the gradient of exp(E0 − H) · H would have the wrong sign for H > 1."""
     adapter = adapt(model, "eata", margin=1.5, fisher=0)
     logits = torch.tensor([[0.1, 0.0, -0.1]], dtype=torch.float64, requires_grad=True)
     (g,) = torch.autograd.grad(adapter.loss(logits), logits)

@@ -1,4 +1,4 @@
-"""Whatever is registered must leave the model alone, reset exactly, go on elsewhere, and refuse what poisons it."""
+"""Every registered adapter must not change the model, must reset exactly, continue elsewhere, and refuse bad input."""
 
 import re
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def stream(toy_batches: Batches) -> list[Tensor]:
 
 
 def adapt(trained: Algorithm, method: str | type[Adapter], guard: bool = False, **settings: Any) -> Adapter:
-    """The bare method: what its guard adds is tested with the guard."""
+    """Make the method without its guard; the guard has its own tests."""
     return adapt_as_told(trained, method, guard=guard, **settings)
 
 
@@ -56,7 +56,7 @@ def test_shapes(name: str, dtype: torch.dtype, trained_for: Trained, stream: lis
         assert not logits.requires_grad
 
 
-NO_NETWORK = ("t3a", "itta+")  # that answers alone
+NO_NETWORK = ("t3a", "itta+")  # it predicts images one by one
 
 
 @pytest.mark.parametrize("name", NO_NETWORK)
@@ -71,11 +71,11 @@ def test_what_no_single_network_answers_cannot_be_looked_into(name: str, trained
 def test_the_network_to_look_into_is_the_one_that_predicts(
     name: str, trained_for: Trained, stream: list[Tensor]
 ) -> None:
-    """After some batches; as the method has it, before or after its update on the next."""
+    """Look after some batches: before or after the update on the next batch, as the method predicts."""
     settings = {"cotta": {"threshold": 0.0}, "memo": {"episodic": False}, "mt3": {"episodic": False}}  # no views
     adapter = adapt(trained_for(name), name, **settings.get(name, {}))
     run(adapter, stream[:3])
-    x = stream[3][:1] if name in ("memo", "mt3", "ttt") else stream[3]  # which learn image by image
+    x = stream[3][:1] if name in ("memo", "mt3", "ttt") else stream[3]  # methods that learn image by image
 
     def look() -> Tensor:
         network = adapter.network()
@@ -87,7 +87,7 @@ def test_the_network_to_look_into_is_the_one_that_predicts(
     expected = before if ADAPTERS[name].predicts == "before" else look()
     torch.testing.assert_close(logits, expected)
     guarded = adapt(trained_for(name), name, guard=True, **settings.get(name, {}))
-    assert guarded.network() is not guarded.model  # the trained one, which the guard keeps to compare with
+    assert guarded.network() is not guarded.model  # not the trained one, which the guard keeps for comparison
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
@@ -147,10 +147,10 @@ def test_the_state_goes_on_elsewhere(name: str, trained_for: Trained, stream: li
     saved = adapter.state_dict()
     kept = {k: v.clone() for k, v in saved.items()}
     rest = run(adapter, stream[2:])
-    assert same_state(saved, kept)  # what was given out is a copy
+    assert same_state(saved, kept)  # state_dict returned copies
     other.load_state_dict(saved)
     assert equal(run(other, stream[2:]), rest)
-    assert same_state(saved, kept)  # and what was taken in was copied
+    assert same_state(saved, kept)  # and load_state_dict made copies
 
 
 BAD: dict[str, Callable[[Tensor], Tensor]] = {
@@ -188,7 +188,7 @@ def test_is_described(name: str, trained_for: Trained) -> None:
 
 @pytest.mark.parametrize("name", [n for n, a in ADAPTERS.items() if issubclass(a, GradientAdapter)])
 def test_only_the_scope_moves(name: str, trained_for: Trained, stream: list[Tensor]) -> None:
-    """What is in scope moves, all else keeps its bits, and no gradient is computed for it."""
+    """Parameters in scope change. All others keep their bits, and get no gradient."""
     adapter = adapt(trained_for(name), name, lr=1e-2)
     before = {k: v.clone() for k, v in adapter.model.state_dict().items()}
     for x in stream:
@@ -210,7 +210,7 @@ def test_without_batch_normalisation(name: str, trained: Trained) -> None:
 
 @pytest.mark.parametrize("name", [n for n, a in ADAPTERS.items() if a.needs.training])
 def test_batch_normalisation_keeps_its_statistics(name: str, trained: Trained, stream: list[Tensor]) -> None:
-    """Where a method prepares a model in training, test time reads what it stored."""
+    """A method with its own training uses the stored statistics at test time."""
     adapter = adapt(trained(ADAPTERS[name].needs.training, batch_norm=True).double(), name)
     before = {k: v.clone() for k, v in adapter.model.named_buffers()}
     assert any(k.endswith("running_mean") for k in before)

@@ -1,4 +1,4 @@
-"""A frozen adapter answers as the adapter itself does at that moment, and learns no more."""
+"""A frozen adapter predicts as the adapter does at that moment, and does not learn."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from itta.errors import InputError
 
 Trained = Callable[..., Algorithm]
 
-# adapter -> what makes it learn much from the few images here
+# adapter -> settings with which it learns much from the few images here
 FREEZES: dict[str, dict[str, Any]] = {
     "source": {},
     "itta": {"lr": 1e-2},
@@ -28,13 +28,13 @@ FREEZES: dict[str, dict[str, Any]] = {
     "memo": {"episodic": False, "lr": 1e-2, "views": 4},
     "mt3": {"episodic": False, "lr": 1e-2, "views": 4},
 }
-BATCH_STATISTICS = "batch normalisation reads the statistics of each batch"
+BATCH_STATISTICS = "batch normalisation uses the statistics of each batch"
 REFUSES = {
     "tent": BATCH_STATISTICS,
     "eata": BATCH_STATISTICS,
     "bn_adapt": "depends on the rest of the batch",
     "lame": "depends on the rest of the batch",
-    "cotta": "views drawn at random",
+    "cotta": "on random views",
 }
 
 
@@ -44,10 +44,10 @@ def stream(toy_batches: Callable[..., list[Batch]]) -> list[Tensor]:
 
 
 def answers(adapter: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The adapter's own and the frozen one's, both from the same state."""
+    """Predictions of the adapter and of its frozen form, from the same state."""
     if adapter.predicts == "after":
         own = adapter(x)
-        last = -1 if adapter.name in ("ttt", "memo", "mt3") else 0  # they learn from one image after another
+        last = -1 if adapter.name in ("ttt", "memo", "mt3") else 0  # they learn image by image
         return own[last:], adapter.frozen()(x)[last:]
     frozen = adapter.frozen()
     return adapter(x), frozen(x)
@@ -56,7 +56,7 @@ def answers(adapter: Any, x: Tensor) -> tuple[Tensor, Tensor]:
 def check(adapter: Any, source: Any, stream: list[Tensor]) -> None:
     for x in stream[:2]:
         adapter(x)
-    probe = stream[2][:6]  # fewer than `every`: the answer lies between two updates
+    probe = stream[2][:6]  # fewer than `every`: no update is due
     own, frozen = answers(adapter, probe)
     assert not frozen.requires_grad
     torch.testing.assert_close(frozen, own, rtol=0, atol=1e-12)
@@ -120,7 +120,7 @@ def test_sar_is_frozen_without_batch_normalisation_only(trained: Trained, stream
 
 @pytest.mark.parametrize("name", ["itta", "shot", "memo"])
 def test_episodic_keeps_nothing_to_freeze(name: str, trained_for: Trained) -> None:
-    with pytest.raises(InputError, match=rf"{name} with episodic=True cannot be frozen: it keeps nothing"):
+    with pytest.raises(InputError, match=rf"{name} with episodic=True cannot be frozen: it keeps no update"):
         adapt(trained_for(name, steps=0), name, episodic=True).frozen()
 
 
@@ -157,7 +157,7 @@ def test_a_guard_gives_what_it_would_answer_with(trained: Trained, stream: list[
     source = adapt(model, "source")(x)
     assert not torch.allclose(guard.frozen()(x), source)
     guard.take_back()
-    guard.inner(stream[0])  # whatever it learns on trial, it does not answer
+    guard.inner(stream[0])  # it learns on trial, but does not predict
     assert torch.equal(guard.frozen()(x), source)
 
 

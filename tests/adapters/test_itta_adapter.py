@@ -1,4 +1,4 @@
-"""ITTA at test time against the plainest reading of Alg. 2: every pass from the start, nothing shared."""
+"""ITTA at test time against a direct form of Alg. 2: every pass starts from the images, and nothing is shared."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ def test_a_fresh_f_theta_changes_no_bit(name: str) -> None:
 
 
 def test_the_papers_parameter_counts() -> None:
-    """ResNet-18 at 224 pixels and 7 classes (PACS): 14.95 M with f_w and Θ."""
+    """ResNet-18 at 224 pixels and 7 classes (PACS) has 14.95 M parameters with f_w and Θ."""
 
     def count(module: torch.nn.Module) -> int:
         return sum(p.numel() for p in module.parameters())
@@ -74,7 +74,7 @@ def naive_stack(weight: Tensor, bias: Tensor, h: Tensor, identity: bool) -> Tens
 
 
 class Naive:
-    """Alg. 2 with every pass run from the images and each view by itself; Adam and SGD written out."""
+    """Alg. 2 with every pass from the images and one pass per view; Adam and SGD written out."""
 
     def __init__(self, model: Algorithm, adapter: Adapter, optimizer: Any) -> None:
         self.model, self.hp, self.optimizer = model, adapter.hp, optimizer
@@ -132,10 +132,10 @@ def test_updates_equal_the_naive_ones(
     naive_optimizer: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first update from a fresh Θ; and several from a Θ that is under way.
+    """Compare the first update from a new Θ, and several updates from a changed Θ.
 
-    At the start, entries whose input is negative sit on the very kink of their inner ReLUs: after one step, rounding
-    alone decides on which side. So what follows is compared from a Θ away from there.
+    At the start, entries with negative input lie exactly on the kink of their inner ReLUs. After one step, rounding
+    decides on which side they are. So several updates are compared from a Θ away from the kink.
     """
     model = trained(lr=1e-2).double()
     adapter = adapt(model, "itta", **({"lr": 1e-2} | VARIANTS[variant] | ({"steps": 1} if fresh else {})))
@@ -155,12 +155,12 @@ def test_updates_equal_the_naive_ones(
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
         for key, value in adapter.theta.state_dict().items():
             torch.testing.assert_close(value, naive.theta[key].detach(), rtol=1e-9, atol=1e-9, msg=key)
-            # (the last layer's bias of the last block falls out of z − z')
+            # (the last layer's bias of the last block cancels in z − z')
             assert key.endswith("bias") or not torch.equal(value, before[key]), key
 
 
 def test_the_released_codes_difference(trained: Trained, stream: list[Tensor]) -> None:
-    """f_w sees z' − z when it was trained on it: another loss, since its ReLUs see the other sign."""
+    """f_w gets z' − z if it was trained with it. The loss differs, because its ReLUs see the other sign."""
     model = trained(difference="z'-z").double()
     adapter = adapt(model, "itta")
     z, z_aug = torch.randn(2, 5, model.backbone.dim, dtype=torch.float64)
@@ -191,7 +191,7 @@ def test_online_carries_over(trained: Trained, stream: list[Tensor]) -> None:
 
 
 def test_episodic_knows_no_history(trained: Trained, stream: list[Tensor]) -> None:
-    """Each batch is adapted as if it were the first, whatever came before, given the same draw."""
+    """With the same draw, each batch is adapted as if it were the first."""
     model = trained()
     settings = {"lr": 1e-2, "steps": 2}
     episodic, fresh = adapt(model, "itta", episodic=True, **settings), adapt(model, "itta", **settings)
@@ -229,7 +229,7 @@ def fixed_draw(block: str, n: int) -> MixDraw:
 @pytest.mark.parametrize(
     ("blocks", "mixed", "steps", "expected"),
     [
-        # the shared part once; each step both views from the mixing point on; the prediction one view
+        # the shared part runs once, each step runs both views from the mixing point, the prediction runs one view
         ((), "block1", 1, {"block1": {4: 1}, "block2": {8: 1, 4: 1}, "block3": {8: 1, 4: 1}, "block4": {8: 1, 4: 1}}),
         ((), "block2", 1, {"block1": {4: 1}, "block2": {4: 2}, "block3": {8: 1, 4: 1}, "block4": {8: 1, 4: 1}}),
         ((), "block1", 3, {"block1": {4: 1}, "block2": {8: 3, 4: 1}, "block3": {8: 3, 4: 1}, "block4": {8: 3, 4: 1}}),
@@ -255,7 +255,7 @@ def test_nothing_is_run_twice_without_need(
 
 
 def test_other_sizes(trained: Trained, toy_batches: Batches) -> None:
-    """Θ per pixel is made for one size, Θ per channel for all."""
+    """Θ per pixel has one image size, Θ per channel works for all."""
     x = torch.rand(8, 3, 20, 20)
     with pytest.raises(InputError, match="expected images of 16×16 pixels, got 20×20"):
         adapt(trained(), "itta")(x)
@@ -267,7 +267,7 @@ def test_wrong_settings(trained: Trained) -> None:
         adapt(trained(steps=0), "itta", blocks=("layer4",))
     with pytest.raises(InputError, match="steps must be at least 1, got 0"):
         adapt(trained(steps=0), "itta", steps=0)
-    with pytest.raises(InputError, match="depth of at least 1"):
+    with pytest.raises(InputError, match="depth of an affine stack must be at least 1, got 0"):
         adapt(trained(steps=0), "itta", depth=0)
     with pytest.raises(InputError, match="objective: 'colour'.*learned, plain, entropy, rotation"):
         adapt(trained(steps=0), "itta", objective="colour")

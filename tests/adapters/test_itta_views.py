@@ -1,4 +1,4 @@
-"""Where ITTA's second view comes from at test time: the batch, the style bank or noise."""
+"""The source of ITTA's second view at test time: the batch, the style bank or noise."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,7 +21,7 @@ Counting = Callable[..., AbstractContextManager[list[int]]]
 def test_a_single_image_adapts_with_the_style_bank(
     trained: Trained, stream: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where λ comes out as 1, to the last digit, the image keeps its own style and there is nothing to learn."""
+    """If λ is exactly 1, the image keeps its own style and there is nothing to learn."""
     adapter = adapt(trained(), "itta", lr=1e-2)
     draw_view, shares = adapter.draw_view, []
 
@@ -52,7 +52,7 @@ def test_small_batches_draw_from_the_bank_and_others_from_each_other(trained: Tr
 
 
 def test_the_released_preset_is_inert_on_single_images(trained: Trained, stream: list[Tensor]) -> None:
-    """What the release does: an image mixed with itself, times 1e-6, under Adam."""
+    """The release mixes an image with itself, multiplies the loss by 1e-6, and steps with Adam."""
     assert PRESETS["released"] == {"lr": 5e-6, "loss_scale": 1e-6, "bank_below": 0}
     assert PRESETS["paper"] == {}
     model = trained(difference="z'-z", update_order="paper")
@@ -68,7 +68,7 @@ def test_one_image_and_no_bank(trained: Trained, stream: list[Tensor]) -> None:
     model.style_bank = None
     adapter = adapt(model, "itta")
     before = {k: v.clone() for k, v in adapter.state_dict().items()}
-    with pytest.raises(InputError, match="nobody to mix styles with"):
+    with pytest.raises(InputError, match="this model has no style bank to mix one image with, got 1"):
         adapter(stream[0][:1])
     assert all(torch.equal(v, before[k]) for k, v in adapter.state_dict().items())
     adapter(stream[0][:2])
@@ -84,7 +84,7 @@ def test_noise_needs_neither_batch_nor_bank(trained: Trained, stream: list[Tenso
     for block in model.backbone.block_names:
         with counting_passes(adapter, f"backbone.{block}") as passes:
             adapter(stream[0][:1])
-        assert set(passes) == {1}  # the views part after the last block
+        assert set(passes) == {1}  # the views differ only after the last block
 
 
 def test_the_bank_travels_with_the_copy(trained: Trained) -> None:

@@ -24,7 +24,7 @@ def stream(toy_batches: Batches) -> list[Tensor]:
 
 @torch.no_grad()
 def naive(model: Algorithm, x: Tensor, kind: str = "knn", k: int = 5, steps: int = 100) -> Tensor:
-    """log Y, every sum written out; energies of the relaxed problem decide when to stop."""
+    """Return log Y, with every sum written out. The energy of the relaxed problem decides when to stop."""
     z, n = model.backbone(x), len(x)
     unit = [(row / row.norm()).tolist() for row in z]
     p = model.head(z).softmax(1).tolist()
@@ -106,14 +106,14 @@ def test_images_that_are_all_the_same(affinity: str, trained: Trained) -> None:
     got = adapter(x)
     assert torch.isfinite(got).all()
     assert torch.equal(got.argmax(1), source.argmax(1))
-    model.head.weight.data.mul_(1e4)  # beyond doubt
+    model.head.weight.data.mul_(1e4)  # a probability of exactly 1
     assert torch.isfinite(adapt(model, "lame", affinity=affinity)(x)).all()
 
 
 @pytest.mark.parametrize("affinity", ["knn", "rbf", "linear"])
 def test_features_that_are_all_zero(affinity: str, trained: Trained) -> None:
     model = trained("erm", batch_norm=True)
-    model.backbone.block4[1].bias.data.fill_(-1e3)  # its ReLU lets nothing through
+    model.backbone.block4[1].bias.data.fill_(-1e3)  # its ReLU gives zeros
     x = torch.rand(6, 3, 16, 16)
     assert not model.backbone(x).any()
     assert torch.isfinite(adapt(model, "lame", affinity=affinity)(x)).all()

@@ -1,4 +1,4 @@
-"""MEMO against the plainest reading: a fresh copy of the model for every image, the mean prediction written out."""
+"""MEMO against a direct form: a new copy of the model for every image, the mean prediction written out."""
 
 import copy
 import math
@@ -56,7 +56,7 @@ class Naive:
             return self.predict(image[None])[0]
 
     def predict(self, x: Tensor) -> Tensor:
-        """With batch normalisation written out, if there is any."""
+        """Predict with batch normalisation, if there is any, written out."""
         z = (x - 0.5) / 0.5
         for block in self.model.backbone.children():
             if not isinstance(block, nn.Sequential):
@@ -101,7 +101,7 @@ def test_updates_equal_the_naive_ones(
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_an_image_is_adapted_as_if_it_were_alone(optimizer: str, trained: Trained, stream: list[Tensor]) -> None:
-    """Neither other images, nor the order, nor what the optimiser remembers of them, changes its prediction."""
+    """Other images, their order, and their moments in the optimiser do not change its prediction."""
     model = trained("erm", batch_norm=True).double()
     together, alone = (adapt(model, "memo", lr=1e-2, views=4, optimizer=optimizer) for _ in range(2))
     for x in stream:
@@ -127,7 +127,7 @@ def test_each_image_takes_its_views_and_one_pass_more(steps: int, trained: Train
 
 
 def test_every_image_gets_views_of_its_own(trained: Trained, stream: list[Tensor]) -> None:
-    """The same image twice in a batch is seen in other views."""
+    """The same image twice in a batch gets different views."""
     adapter = adapt(trained("erm").double(), "memo", views=2, lr=1e-1)
     first, second = adapter(stream[0][[0, 0]])
     assert not torch.equal(first, second)

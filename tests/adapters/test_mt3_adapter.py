@@ -1,4 +1,4 @@
-"""MT3 at test time against its formula: every view by itself, the inner step written out."""
+"""MT3 at test time against its formula: one pass per view, the inner step written out."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +44,7 @@ def project(view: Tensor, w: Weights) -> Tensor:
 
 
 class Naive:
-    """One image after another; targets from the weights that the image found."""
+    """Adapt to one image after another, with targets from the weights before its first step."""
 
     def __init__(self, model: Algorithm, hp: Any) -> None:
         self.hp, self.clip, self.generator = hp, model.hp.mt3_clip, torch.Generator().manual_seed(hp.seed)
@@ -105,7 +105,7 @@ def test_updates_equal_the_naive_ones(variant: str, longest: float, trained: Tra
     adapter = adapt(model, "mt3", **({"views": 2} | VARIANTS[variant]))
     naive = Naive(model, adapter.hp)
     assert set(adapter.moving) == set(naive.moving)
-    assert adapter.hp.lr == VARIANTS[variant].get("lr", 0.3)  # that of training, unless told
+    assert adapter.hp.lr == VARIANTS[variant].get("lr", 0.3)  # that of training by default
     for x in stream:
         torch.testing.assert_close(adapter(x), naive(x), rtol=1e-9, atol=1e-9)
         for key, p in adapter.moving.items():
@@ -114,7 +114,7 @@ def test_updates_equal_the_naive_ones(variant: str, longest: float, trained: Tra
 
 
 def test_the_step_is_the_one_that_training_prepared(trained: Trained, stream: list[Tensor]) -> None:
-    """Its cross-entropy after the inner step is that of the adapter's predictions, given the same views."""
+    """With the same views, the adapter's predictions have the cross-entropy of training after the inner step."""
     model, x = trained("mt3", **SMALL).double(), stream[0]
     adapter, y = adapt(model, "mt3", per="batch", views=1), torch.tensor([0, 1, 2, 0])
     torch.manual_seed(3)
@@ -141,7 +141,7 @@ def test_images_without_content(value: float, trained: Trained) -> None:
 
 
 def test_a_model_without_projector_and_predictor(trained: Trained) -> None:
-    message = "trained with 'selfreg' has no projector and predictor: train with --algorithm mt3"
+    message = "projector and predictor, and one trained with 'selfreg' has none: train with --algorithm mt3"
     with pytest.raises(InputError, match=message):
         adapt(trained("selfreg", steps=0), "mt3")
 

@@ -18,7 +18,7 @@ QUICK = {"lr": 1e-2, "memory": 6, "every": 8, "bn_momentum": 0.2}
 
 
 class Naive:
-    """TinyBN block by block; the memory as a list of (image, label)."""
+    """TinyBN block by block, with a list of (image, label) as memory."""
 
     def __init__(self, model: Algorithm, hp: Any, optimizer: Any) -> None:
         self.hp, self.optimizer, self.t, self.seen = hp, optimizer, 0, 0
@@ -114,7 +114,7 @@ def test_updates_equal_the_naive_ones(
         assert adapter.extra["predicted"].tolist() == naive.counts
     assert sorted(adapter.moving) == sorted(naive.names)
     assert naive.t >= 3
-    assert sum(c > 0 for c in naive.counts) > 1  # else balancing was not tried
+    assert sum(c > 0 for c in naive.counts) > 1  # or balancing was not tested
 
 
 def test_every_image_of_a_class_is_as_likely_to_stay() -> None:
@@ -128,11 +128,11 @@ def test_every_image_of_a_class_is_as_likely_to_stay() -> None:
                 labels[place], who[place] = 0, i
         for i in who:
             stayed[i] += 1
-    assert all(45 < n < 120 for n in stayed), stayed  # 80 expected, a deviation of 8
+    assert all(45 < n < 120 for n in stayed), stayed  # expected: 80, with a deviation of 8
 
 
 def test_the_memory_is_balanced_by_prediction() -> None:
-    """A long run of one class, as on a stream that comes sorted, cannot push the others out."""
+    """A long run of one class, as in a sorted stream, does not remove the other classes."""
     random.seed(0)
     labels, predicted = torch.full((12,), -1), [0, 0, 0]
     for label in [0] * 100 + [1] * 30 + [2] * 5 + [0] * 100:

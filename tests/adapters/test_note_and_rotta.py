@@ -1,4 +1,4 @@
-"""What NOTE and RoTTA have in common: both learn from a memory, once in so many images."""
+"""NOTE and RoTTA together: both learn from a memory, after every ``every`` images."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ def test_the_cut_into_batches_does_not_matter(name: str, trained: Trained, strea
 
 @pytest.mark.parametrize("name", QUICK)
 def test_predicts_as_the_trained_model_until_it_learns(name: str, trained: Trained, stream: list[Tensor]) -> None:
-    """At first, and also an image's neighbours in the batch do not count."""
+    """Also, the other images of a batch do not change a prediction."""
     model = trained("erm", batch_norm=True)
     adapter = adapt(model, name, every=24)
     with torch.no_grad():
@@ -64,7 +64,7 @@ def test_the_memory_is_bounded_and_its_own(name: str, trained: Trained, stream: 
     adapter = adapt(trained("erm", batch_norm=True), name, **QUICK[name])
     adapter(stream[0])
     shapes, images = {k: v.shape for k, v in adapter.state_dict().items()}, adapter.extra["images"].clone()
-    stream[0].zero_()  # the caller may use the batch again
+    stream[0].zero_()  # the caller may overwrite the batch
     assert torch.equal(adapter.extra["images"], images)
     for x in stream[1:] * 3:
         adapter(x.clone().requires_grad_())
@@ -78,7 +78,7 @@ def test_the_memory_is_bounded_and_its_own(name: str, trained: Trained, stream: 
     [("note", {"every": 2, "bn_momentum": 1.0}, 6), ("rotta", {"every": 1, "share": 1.0}, 3)],
 )
 def test_constant_images(name: str, settings: dict[str, float], held: int, value: float, trained: Trained) -> None:
-    """All of one class, all the same: no variance in the memory; RoTTA's holds no more than the quota of one class."""
+    """Equal images of one class have no variance in the memory. RoTTA's memory holds the quota of one class."""
     adapter = adapt(trained("erm", batch_norm=True), name, **(QUICK[name] | settings))
     for _ in range(6):
         assert torch.isfinite(adapter(torch.full((4, 3, 16, 16), value))).all()
@@ -98,14 +98,14 @@ def test_other_sizes(name: str, trained: Trained) -> None:
         ("note", {"memory": 1}, "memory must be at least 2, got 1"),
         ("note", {"every": 0}, "every must be at least 2, got 0"),
         ("note", {"bn_momentum": 1.5}, r"bn_momentum must be between 0 and 1, got 1\.5"),
-        ("note", {"episodic": True}, "episodic=True leaves note nothing to do"),
+        ("note", {"episodic": True}, "note cannot run with episodic=True"),
         ("rotta", {"memory": 0}, "memory must be at least 1, got 0"),
         ("rotta", {"every": 0}, "every must be at least 1, got 0"),
         ("rotta", {"share": 1.5}, r"share must be between 0 and 1, got 1\.5"),
         ("rotta", {"nu": -1.0}, r"nu must be between 0 and 1, got -1\.0"),
         ("rotta", {"lambda_t": -1.0}, r"lambda_t must be finite and not negative, got -1\.0"),
         ("rotta", {"lambda_u": float("inf")}, "lambda_u must be finite and not negative, got inf"),
-        ("rotta", {"episodic": True}, "episodic=True leaves rotta nothing to do"),
+        ("rotta", {"episodic": True}, "rotta cannot run with episodic=True"),
     ],
 )
 def test_wrong_settings(name: str, setting: dict[str, object], message: str, trained: Trained) -> None:

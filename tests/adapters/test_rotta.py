@@ -28,7 +28,7 @@ class Item:
 
 
 class Naive:
-    """TinyBN block by block, for student and teacher; the memory as a list whose items are replaced in place."""
+    """TinyBN block by block, for student and teacher, with a list as memory."""
 
     def __init__(self, model: Algorithm, hp: Any, optimizer: Any) -> None:
         self.hp, self.optimizer, self.t, self.seen = hp, optimizer, 0, 0
@@ -149,7 +149,7 @@ def test_updates_equal_the_naive_ones(
 
 
 def test_the_teacher_predicts(trained: Trained, stream: list[Tensor]) -> None:
-    """With nothing taken over from the student, it stays where its statistics alone lead it."""
+    """With ν = 0 the teacher gets nothing from the student, and only its statistics change."""
     model = trained("erm", batch_norm=True)
     still, none = adapt(model, "rotta", **(QUICK | {"nu": 0.0})), adapt(model, "rotta", **(QUICK | {"lr": 0.0}))
     for x in stream:
@@ -159,18 +159,22 @@ def test_the_teacher_predicts(trained: Trained, stream: list[Tensor]) -> None:
 
 def test_places() -> None:
     labels, scores = torch.tensor([0, 0, 1, 2, 2, 2]), torch.tensor([0.1, 0.2, 0.9, 0.3, 0.5, 0.4])
-    assert balanced_place(labels, scores, 0, 0.15, 3) == 1  # at its quota: its own worst
-    assert balanced_place(labels, scores, 0, 0.2, 3) is None  # which is no worse
-    assert balanced_place(labels, scores, 1, 0.45, 3) == 4  # below: the worst of the largest class, not of all
+    assert balanced_place(labels, scores, 0, 0.15, 3) == 1  # at its quota: the worst of its own class
+    assert balanced_place(labels, scores, 0, 0.2, 3) is None  # the worst is no worse than the new one
+    assert (
+        balanced_place(labels, scores, 1, 0.45, 3) == 4
+    )  # below its quota: the worst of the largest class, not of all
     assert balanced_place(labels, scores, 1, 0.55, 3) is None
     assert (
         balanced_place(torch.tensor([0, 1, -1, -1]), torch.zeros(4), 0, 9.0, 3) == 2
     )  # 1 < 4/3: the quota is a fraction
-    assert balanced_place(torch.tensor([0, 0, 1, -1]), torch.zeros(4), 0, 9.0, 3) is None  # a free place is not for all
+    assert (
+        balanced_place(torch.tensor([0, 0, 1, -1]), torch.zeros(4), 0, 9.0, 3) is None
+    )  # a class at its quota gets no free place
 
 
 def test_the_memory_is_balanced_and_fresh() -> None:
-    """A run of one class keeps its own quota, the others keep theirs, and old images give way."""
+    """A run of one class fills only its own quota, the others keep theirs, and old images are replaced."""
     labels, born = torch.full((12,), -1), torch.zeros(12)
     for now, label in enumerate([0] * 60 + [1] * 20 + [2] * 5 + [0] * 60):
         place = balanced_place(labels, ((now - born) / 12).sigmoid(), label, 0.5, 3)

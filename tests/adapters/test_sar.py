@@ -1,4 +1,4 @@
-"""SAR against the plainest reading of its equations: weights really moved, images filtered one by one."""
+"""SAR against a direct form of its equations: the weights really move uphill, and images are filtered one by one."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,7 @@ NORMS = ("batch", "group")
 
 @pytest.fixture
 def stream(toy_batches: Batches) -> list[Tensor]:
-    """Overlaid pairs of images, some easy and some hard to tell; the last batch is a small one."""
+    """Overlaid pairs of images, some easy and some hard to classify. The last batch is small."""
     pairs = [toy_batches(200 + i, n=12) for i in range(4)]
     share = torch.linspace(0.5, 1, 12).view(-1, 1, 1, 1)
     batches = [torch.lerp(a, b, share).double() for (a, _), (b, _) in pairs]
@@ -33,7 +33,7 @@ def stream(toy_batches: Batches) -> list[Tensor]:
 
 @pytest.fixture
 def models(trained: Trained) -> Callable[[str], Algorithm]:
-    """(normalisation) -> a model that is sure of some images and unsure of others."""
+    """(normalisation) -> a model that is confident about some images and not about others."""
 
     def make(norm: str) -> Algorithm:
         model = trained("erm", lr=1e-2, batch_norm=norm == "batch").double()
@@ -44,7 +44,7 @@ def models(trained: Trained) -> Callable[[str], Algorithm]:
 
 
 class Net:
-    """The toy networks with normalisation written out, and its weights taken from a dictionary."""
+    """The toy networks with normalisation written out, and with weights from a dictionary."""
 
     def __init__(self, model: Algorithm, norm: str) -> None:
         self.model, self.norm = frozen_copy(model), norm
@@ -172,12 +172,12 @@ def test_no_step_where_no_image_is_left(
     counting_passes: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The mean over no image is NaN, and one NaN in a weight is the end."""
+    """The mean over no image is NaN, and a NaN would spoil all weights."""
     adapter = adapt(models(norm), "sar", lr=1e-2, steps=3)
-    adapter(stream[0])  # there is momentum now
+    adapter(stream[0])  # now there is momentum
     if when == "at first":
         adapter.e0 = 1e-9
-    else:  # at weights where all images look alike to the model
+    else:  # with weights that give all images the same features
         monkeypatch.setattr(adapter, "uphill", lambda loss: {name: 0 * p for name, p in adapter.moving.items()})
     with torch.no_grad():
         expected = adapter.model.predict(stream[1])
@@ -185,13 +185,13 @@ def test_no_step_where_no_image_is_left(
     with counting_passes(adapter) as passes:
         got = adapter(stream[1])
     assert torch.equal(got, expected)
-    assert passes == ([12] if when == "at first" else [12, 12])  # and nothing is run again
+    assert passes == ([12] if when == "at first" else [12, 12])  # and there is no second pass
     assert adapter.state_dict().keys() == before.keys()
     assert all(torch.equal(v, before[k]) for k, v in adapter.state_dict().items())
 
 
 def test_recovery_goes_back_to_the_start(models: Callable[[str], Algorithm], stream: list[Tensor]) -> None:
-    """Weights, momentum and running mean; the random numbers are not its business."""
+    """Weights, momentum and running mean are reset; the random generator is not."""
     adapter = adapt(models("group"), "sar", lr=1e-2, recover=1.0)
     start = adapter.state_dict()
     adapter(stream[0])
@@ -206,7 +206,7 @@ def test_few_classes_do_not_look_like_a_collapse(models: Callable[[str], Algorit
 
 
 def test_one_image(models: Callable[[str], Algorithm], stream: list[Tensor]) -> None:
-    """It has statistics of its own for group normalisation, none for batch normalisation."""
+    """One image is enough for group normalisation, not for batch normalisation."""
     adapter = adapt(models("group"), "sar", lr=1.0)
     for image in stream[0].split(1):
         assert torch.isfinite(adapter(image)).all()
@@ -225,7 +225,7 @@ def test_constant_images(pixel: float, norm: str, models: Callable[[str], Algori
 
 
 class Late(Backbone):
-    """A norm behind the last block, which belongs to it, and one that nothing passes through."""
+    """A network with a norm behind the last block, which counts as part of it, and with an unused norm."""
 
     block_names = ("block1", "block2")
     dim = 4

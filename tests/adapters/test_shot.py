@@ -104,7 +104,7 @@ def test_one_image_teaches_nothing_and_is_refused(trained: Trained, stream: list
 
 
 def test_nobody_sure_is_no_nan() -> None:
-    """The mean over an empty selection, which a plain cross-entropy would take."""
+    """A plain cross-entropy would return the mean over an empty selection, NaN."""
     logits = torch.tensor([[0.1, 0.0], [0.0, 0.2]], requires_grad=True)
     loss = pseudo_label_loss(logits, 0.9)
     loss.backward()
@@ -142,8 +142,8 @@ def test_predictions_beyond_doubt(trained: Trained, stream: list[Tensor]) -> Non
     ("settings", "message"),
     [
         ({"pseudo_label": -0.1}, "pseudo_label must be at least 0, got -0.1"),
-        ({"threshold": 1.0}, r"threshold must lie in \[0, 1\), got 1.0"),
-        ({"threshold": float("nan")}, r"threshold must lie in \[0, 1\), got nan"),
+        ({"threshold": 1.0}, "threshold must be at least 0 and below 1, got 1.0"),
+        ({"threshold": float("nan")}, "threshold must be at least 0 and below 1, got nan"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
     ],
 )

@@ -1,4 +1,4 @@
-"""T3A against lists of supports that are sorted and cut anew for every batch."""
+"""T3A against lists of supports that are sorted and cut for every batch."""
 
 import math
 from collections.abc import Callable
@@ -20,13 +20,13 @@ Batches = Callable[..., list[Batch]]
 
 @pytest.fixture
 def stream(toy_batches: Batches) -> list[Tensor]:
-    """Both domains, the last batches smaller."""
+    """Batches of both domains; the last ones are smaller."""
     sizes = (12, 12, 9, 5, 1)
     return [toy_batches(200 + i, n=n)[i % 2][0].double() for i, n in enumerate(sizes)]
 
 
 class Naive:
-    """Keeps every support ever seen, the head's rows first."""
+    """Keep every support, starting with the head's rows."""
 
     def __init__(self, model: Algorithm, m: int) -> None:
         self.model, self.m = model, m
@@ -65,7 +65,7 @@ def test_scores_equal_the_naive_ones(m: int, batch_norm: bool, trained: Trained,
 
 
 def test_the_surest_push_the_others_out(trained: Trained, stream: list[Tensor]) -> None:
-    """Over the stream supports do leave, old ones as well as those that have just come."""
+    """In the stream both old and new supports are dropped."""
     model = trained("erm").double()
     adapter, naive = adapt(model, "t3a", supports=2), Naive(model, 2)
     gone = 0
@@ -83,7 +83,7 @@ def test_the_surest_push_the_others_out(trained: Trained, stream: list[Tensor]) 
 
 
 def test_all_are_kept_down_to_the_last(trained: Trained, stream: list[Tensor]) -> None:
-    """The release's slice [: -1] loses one support of each class."""
+    """The release's slice [: -1] drops one support of each class."""
     model = trained("erm").double()
     adapter = adapt(model, "t3a", supports=-1)
     for x in stream:
@@ -98,7 +98,7 @@ def test_all_are_kept_down_to_the_last(trained: Trained, stream: list[Tensor]) -
 
 
 def test_rows_of_the_head_get_the_label_that_the_head_gives_them(trained: Trained, stream: list[Tensor]) -> None:
-    """A class whose own row goes to another starts without a prototype, and scores 0 until it is predicted."""
+    """If a class's own row is predicted as another class, it has no prototype and scores 0 until it is predicted."""
     model = trained("erm").double()
     model.head.bias.data = torch.tensor([100.0, 0.0, 0.0], dtype=torch.float64)
     adapter = adapt(model, "t3a", supports=5)
@@ -150,12 +150,12 @@ def test_the_backbone_runs_once(trained: Trained, stream: list[Tensor], counting
 
 @pytest.mark.parametrize("m", [2, -1])
 def test_degenerate_images(m: int, trained: Trained) -> None:
-    """All the same, and such that all features vanish."""
+    """Equal images, and images with features of zero."""
     model = trained("erm", batch_norm=True)
     adapter = adapt(model, "t3a", supports=m)
     for value in (0.0, 1.0):
         assert torch.isfinite(adapter(torch.full((6, 3, 16, 16), value))).all()
-    model.backbone.block4[1].bias.data.fill_(-1e3)  # its ReLU lets nothing through
+    model.backbone.block4[1].bias.data.fill_(-1e3)  # its ReLU gives zeros
     adapter = adapt(model, "t3a", supports=m)
     scores = adapter(torch.rand(6, 3, 16, 16))
     assert not scores.any()

@@ -41,7 +41,7 @@ def run_block(z: Tensor, w: Weights, i: int, prefix: str) -> Tensor:
 
 
 def logits(x: Tensor, w: Weights, rotation: bool, after: Callable[[int, Tensor], Tensor] = lambda i, z: z) -> Tensor:
-    """Both ends by hand; ``w`` are the model's parameters by name."""
+    """Run both ends by hand. ``w`` holds the model's parameters by name."""
     z = (x - 0.5) / 0.5
     for i in (1, 2, 3):
         z = after(i, run_block(z, w, i, f"backbone.block{i}."))
@@ -56,7 +56,7 @@ def cross_entropy(o: Tensor, y: list[int]) -> Tensor:
 
 
 class Naive:
-    """One image after another, each view by itself, plain SGD."""
+    """Adapt to one image after another, with one pass per view and plain SGD."""
 
     def __init__(self, model: Algorithm, hp: Any) -> None:
         self.hp, self.generator = hp, torch.Generator().manual_seed(hp.seed)
@@ -127,7 +127,7 @@ def test_updates_equal_the_naive_ones(variant: str, model: Algorithm, stream: li
 
 
 def test_some_images_of_these_are_sure_and_some_are_not(model: Algorithm, stream: list[Tensor]) -> None:
-    """Or the threshold above would not be tested."""
+    """Otherwise the threshold above would not be tested."""
     adapter = adapt(model, "ttt", threshold=0.2265)
     assert 0 < sum(len(adapter.choose(x)) for x in stream) < sum(map(len, stream))
 
@@ -183,7 +183,9 @@ def test_images_without_content(value: float, model: Algorithm) -> None:
 
 
 def test_a_model_without_a_rotation_branch(trained: Trained) -> None:
-    with pytest.raises(InputError, match="trained with 'erm' has no rotation branch: train with --algorithm ttt"):
+    with pytest.raises(
+        InputError, match="rotation branch, and one trained with 'erm' has none: train with --algorithm ttt"
+    ):
         adapt(trained("erm", steps=0), "ttt")
 
 
@@ -203,7 +205,7 @@ def test_wrong_settings(settings: dict[str, Any], message: str, trained: Trained
 
 
 def stack(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """f_Θ: affine maps with ReLU between, and the negative part around them."""
+    """Return f_Θ: affine maps with ReLUs between them, plus the negative part of the input."""
     out = h
     for i in range(len(weight)):
         out = weight[i] * out + bias[i]
@@ -213,7 +215,7 @@ def stack(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("settings", [{}, {"per": "channel", "depth": 1}, {"optimizer": "sgd"}], ids=str)
 def test_itta_with_the_rotation_objective(settings: dict[str, Any], model: Algorithm, stream: list[Tensor]) -> None:
-    """The first update of Θ, which stands behind the shared blocks, and behind the last for the prediction alone."""
+    """Compare the first update of Θ. It acts after the shared blocks, and in prediction also after the last block."""
     adapter = adapt(model, "itta", objective="rotation", lr=1e-2, **settings)
     theta = {k: v.detach().clone().requires_grad_() for k, v in adapter.moving.items()}
     turns = torch.randint(4, (len(stream[0]),), generator=adapter.generator.clone_state()).tolist()

@@ -49,7 +49,7 @@ def contrast(h: list[Tensor], temperature: float) -> Tensor:
 
 
 def distance(rows: list[Tensor], source: Any) -> Tensor:
-    """CORAL's distance and half that of the means, each over its expectation for as many images of the source."""
+    """Return the distance of covariances plus half that of means, each divided by its expectation for the source."""
     n, d = len(rows), len(rows[0])
     mean = sum(rows) / n
     trace, square = source.covariance.trace(), (source.covariance**2).sum()
@@ -63,7 +63,7 @@ def distance(rows: list[Tensor], source: Any) -> Tensor:
 
 
 class Naive:
-    """Each image and view by itself; SGD with momentum written out."""
+    """Run one pass per image and view; SGD with momentum is written out."""
 
     def __init__(self, model: Algorithm, hp: Any) -> None:
         self.model, self.hp, self.generator = model, hp, torch.Generator().manual_seed(hp.seed)
@@ -173,7 +173,7 @@ def test_a_model_that_has_seen_no_source_aligns_nothing(trained: Trained, stream
 
 
 def test_a_model_without_a_contrastive_head(trained: Trained) -> None:
-    with pytest.raises(InputError, match=r"trained with 'erm' has no contrastive head: train with --algorithm ttt\+\+"):
+    with pytest.raises(InputError, match=r"one trained with 'erm' has none: train with --algorithm ttt\+\+"):
         adapt(trained("erm", steps=0), "ttt++")
 
 

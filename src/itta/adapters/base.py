@@ -1,4 +1,4 @@
-"""What every test-time method shares: it works on its own copy of a trained model, and can be reset exactly."""
+"""The parts that all test-time methods share: a copy of the trained model, and an exact reset."""
 
 import copy
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ from itta.nn.batch_norm import has_batch_norm
 
 @dataclass(frozen=True)
 class Needs:
-    """What an adapter asks of the model and of the stream, and what it changes."""
+    """The requirements of an adapter on model and stream, and the part of the model that it changes."""
 
     batch_norm: bool = False  # the backbone must have batch normalisation
-    batch: int = 1  # images at a time, at the least
-    source: str = ""  # what it takes along from the source data, beside the weights
-    training: str = ""  # the algorithm whose training it builds on
-    changes: str = "nothing"  # what moves
+    batch: int = 1  # least number of images at a time
+    source: str = ""  # statistics of the source data that it needs besides the weights
+    training: str = ""  # the algorithm that must have trained the model
+    changes: str = "nothing"  # the part of the model that it changes
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,19 @@ class Hparams:
 
 
 class Adapter:
-    """Learn from unlabelled batches while predicting them.
+    """A method that learns from unlabelled batches while it predicts them.
 
-    Built from a trained `Algorithm`, which is never modified. A subclass defines `__call__`; where it keeps state,
-    `reset`, `state_dict` and `load_state_dict`; and where it can be exported, `frozen`.
+    It is built from a trained `Algorithm`, which it never changes. A subclass defines `__call__`. If it keeps state, it
+    defines `reset`, `state_dict` and `load_state_dict`. If it can be exported, it defines `frozen`.
     """
 
     name: ClassVar[str]
     paper: ClassVar[str]
     Hparams: ClassVar[type[Any]] = Hparams
     needs: ClassVar[Needs] = Needs()
-    candidates: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # settings worth trying where they are chosen
+    candidates: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # settings that `itta tune` tries
     predicts: ClassVar[str]  # "before" or "after" its update on the same batch
-    guarded: ClassVar[bool] = False  # whether a guard belongs to it, unless one is refused
+    guarded: ClassVar[bool] = False  # whether `adapt` puts a guard around it by default
 
     def __init__(self, trained: Algorithm, hp: Any) -> None:
         if self.needs.batch_norm and not has_batch_norm(trained.backbone):
@@ -51,50 +51,50 @@ class Adapter:
                 f"{self.name} adapts batch normalisation, and this model's backbone has none: choose another adapter."
             )
         self.model, self.hp = frozen_copy(trained), hp
-        self.last_loss = 0.0  # of the last update, for whoever watches
-        self.reference: Tensor | None = None  # the trained model's own logits for the last batch, where they fell out
+        self.last_loss = 0.0  # of the last update; the guard reads it
+        self.reference: Tensor | None = None  # the trained model's logits for the last batch, if they were computed
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Images [B, 3, H, W] in [0, 1] to logits [B, classes]; learn before or after, as the method does."""
+        """Turn images [B, 3, H, W] in [0, 1] into logits [B, classes], and learn from them before or after."""
         raise NotImplementedError
 
     def observe(self, x: Tensor) -> None:
-        """Learn from a batch and give no answer; less work than a call, where the answer takes a pass of its own."""
+        """Learn from a batch without predicting it. This is faster than a call if the prediction needs its own pass."""
         self(x)
 
     def frozen(self) -> nn.Module:
-        """What images become now, without learning on: a module of its own, from images in [0, 1] to logits.
+        """Return the present prediction as a module that does not learn, from images in [0, 1] to logits.
 
-        A method has none if its answer to an image depends on the rest of the batch, or on chance.
+        A method has none if its prediction for an image depends on the rest of the batch, or is random.
         """
-        raise not_fixed(self.name, "its answer to an image depends on the rest of the batch")
+        raise not_fixed(self.name, "its prediction for an image depends on the rest of the batch")
 
     def reset(self) -> None:
-        """Go back to the state at construction, optimiser and random numbers included."""
+        """Restore the state at construction, with optimiser and random numbers."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything needed to go on later, elsewhere, as tensors by name."""
+        """Return the whole state as tensors by name, to continue later or elsewhere."""
         return {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from the state that `state_dict` returned."""
 
     def network(self) -> Algorithm:
-        """The network that predicts now, `adapt_block` after each of its blocks; to look into, not to change."""
+        """Return the network that predicts now, to be inspected, not changed. `adapt_block` acts after each block."""
         if self.needs.changes == "nothing":
             raise InputError(f"{self.name} changes nothing in the network: choose an adapter that does.")
         return self.model
 
     def adapt_block(self, block: str, z: Tensor) -> Tensor:
-        """What the adapter puts after a block."""
+        """Apply the part that the adapter adds after a block."""
         return z
 
     def describe(self) -> dict[str, Any]:
-        """The settings as plain values."""
+        """Return the settings as plain values."""
         return asdict(self.hp)
 
     def check(self, x: Tensor) -> None:
-        """Refuse a batch that is not of images, not finite, or too small."""
+        """Refuse a batch that does not hold images, is not finite, or is too small."""
         check_images(x)
         if len(x) < self.needs.batch:
             raise InputError(
@@ -103,7 +103,7 @@ class Adapter:
 
 
 def check_at_least(least: int, hp: Any, *names: str) -> None:
-    """Refuse settings below a least value, and NaN."""
+    """Refuse settings below ``least``, and NaN."""
     for name in names:
         if not getattr(hp, name) >= least:
             raise InputError(f"{name} must be at least {least}, got {getattr(hp, name)}.")
@@ -117,18 +117,19 @@ def check_shares(hp: Any, *names: str) -> None:
 
 
 def with_tensors(model: Algorithm, tensors: Mapping[str, Tensor]) -> Algorithm:
-    """A copy of the model with these in place of its own, by name."""
+    """Return a copy of the model with its tensors of these names replaced."""
     changed = copy.deepcopy(model)
     changed.load_state_dict(tensors, strict=False)
     return changed
 
 
 def not_fixed(who: str, why: str) -> InputError:
-    return InputError(f"{who} cannot be frozen: {why}. Choose another adapter (itta, itta+, shot or t3a, say).")
+    """Return the error of an adapter that cannot be frozen."""
+    return InputError(f"{who} cannot be frozen: {why}. Choose another adapter, for example itta, itta+, shot or t3a.")
 
 
 def check_images(x: Tensor, image_size: int | None = None) -> None:
-    """Refuse what would poison an adapter's state: not a batch of images, or not finite."""
+    """Refuse input that would spoil an adapter's state: anything but a batch of images with finite pixels."""
     check_batch(x)
     if image_size is not None and x.shape[-2:] != (image_size, image_size):
         raise InputError(
@@ -138,7 +139,7 @@ def check_images(x: Tensor, image_size: int | None = None) -> None:
     if not finite.all():
         bad = int((~finite).nonzero()[0])
         raise InputError(
-            f"image {bad} of the batch has NaN or infinite pixels: leave it out; the adapter is unchanged."
+            f"image {bad} of the batch has NaN or infinite pixels: remove it. The adapter has not changed."
         )
 
 
@@ -150,5 +151,5 @@ def check_batch(x: Tensor) -> None:
 
 
 def finite_images(x: Tensor) -> Tensor:
-    """Which images have finite pixels only, [B]."""
+    """Tell which images have finite pixels only, [B]."""
     return torch.isfinite(x).flatten(1).all(1)

@@ -1,9 +1,9 @@
 """BN adaptation. Improving robustness against common corruptions by covariate shift adaptation.
 Schneider, Rusak, Eck, Bringmann, Brendel, Bethge, NeurIPS 2020. https://arxiv.org/abs/2006.16971
 
-Also known as AdaBN (Li et al., https://arxiv.org/abs/1603.04779) and, with the batch's statistics alone, as
-prediction-time batch normalisation (Nado et al., https://arxiv.org/abs/2006.10963): ``mode=batch``.
-The batch's variance divides by the number of values, not by one less, so every mixture ends in ``mode=batch``.
+It is also known as AdaBN (Li et al., https://arxiv.org/abs/1603.04779). With ``mode=batch``, the batch's statistics
+alone, it is prediction-time batch normalisation (Nado et al., https://arxiv.org/abs/2006.10963). The batch's variance
+has the divisor n, not n − 1, so that every mixture with share 1 equals ``mode=batch``.
 """
 
 from dataclasses import dataclass
@@ -22,17 +22,19 @@ from itta.nn.batch_norm import mix_statistics
 @dataclass(frozen=True)
 class Hparams:
     mode: Literal["batch", "alpha", "prior", "ema"] = hp(
-        "prior", "the batch's share a of the statistics: 1; alpha; n/(N + n) for n images; momentum, and carried on"
+        "prior",
+        "share a of the batch in the statistics. batch: 1; alpha: alpha; prior: n/(N + n) for n images; "
+        "ema: momentum, and the mixture is kept for the next batch",
     )
-    alpha: float = hp(0.1, "the share of mode=alpha")
-    prior: float = hp(16.0, "N of mode=prior: how many images the training statistics count for")
-    momentum: float = hp(0.1, "the share of mode=ema, whose result is the next batch's start")
+    alpha: float = hp(0.1, "share a, for mode=alpha")
+    prior: float = hp(16.0, "N, for mode=prior: the number of images that the training statistics count as")
+    momentum: float = hp(0.1, "share a, for mode=ema")
 
 
 class BNAdapt(Adapter):
-    """Each batch normalisation uses (μ, v) = (1 − a)·(μ_s, v_s) + a·(μ_batch, v_batch); no gradient is taken.
+    """Each batch normalisation uses (μ, v) = (1 − a)·(μ_s, v_s) + a·(μ_batch, v_batch), without gradients.
 
-    μ_s and v_s are those of training, or with mode=ema those that the last batch left: μ_s ← μ, v_s ← v.
+    μ_s and v_s are the statistics of training. With mode=ema they are updated after each batch: μ_s ← μ, v_s ← v.
     """
 
     name = "bn_adapt"
@@ -47,14 +49,16 @@ class BNAdapt(Adapter):
         super().__init__(trained, hp)
         for name in ("alpha", "momentum"):
             if not 0 <= getattr(hp, name) <= 1:
-                raise InputError(f"{name} must lie between 0 and 1, got {getattr(hp, name)}.")
+                raise InputError(f"{name} must be between 0 and 1, got {getattr(hp, name)}.")
         if not hp.prior > 0:
-            raise InputError(f"prior must be above 0, got {hp.prior}: for the batch's statistics alone set mode=batch.")
+            raise InputError(
+                f"prior must be above 0, got {hp.prior}: to use only the batch's statistics set mode=batch."
+            )
         self.norms = mix_statistics(self.model.backbone, self.share, track=hp.mode == "ema")
         self.start = self.state_dict()
 
     def share(self, n: int) -> float:
-        """a, for a batch of n images."""
+        """Return a for a batch of n images."""
         shares = {"batch": 1.0, "alpha": self.hp.alpha, "prior": n / (self.hp.prior + n), "ema": self.hp.momentum}
         return shares[self.hp.mode]
 

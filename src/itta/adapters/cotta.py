@@ -1,10 +1,10 @@
 """CoTTA. Continual Test-Time Domain Adaptation. Wang, Fink, Van Gool, Dai, CVPR 2022.
 https://arxiv.org/abs/2203.13591
 
-The teacher's views are DomainBed's augmentation (crop, flip, colour jitter, grey), drawn image by image, in place of
-CoTTA's colour jitter, affine map, blur, noise and flip: there is neither rotation nor blur nor noise. All parameters of
-backbone and head move and may be restored; the release restores those called weight or bias. The target is computed in
-one of its two ways only, the one that is used.
+Three things differ here. The teacher's views are DomainBed's augmentation (crop, flip, colour jitter, grey), drawn
+image by image; CoTTA uses colour jitter, affine map, blur, noise and flip. All parameters of backbone and head change
+and may be restored; the release restores only those named weight or bias. The target has two forms, and only the form
+in use is computed.
 """
 
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ from itta.nn.batch_norm import use_batch_statistics
 
 @dataclass(frozen=True)
 class Hparams(gradient.Hparams):
-    views: int = hp(32, "augmented views that the teacher's target is averaged over")
-    threshold: float = hp(0.92, "mean confidence of the trained model below which the target is averaged over views")
-    ema: float = hp(0.999, "share of itself that the teacher keeps at each update")
-    restore: float = hp(0.01, "probability of each weight to return to the trained model's after an update")
+    views: int = hp(32, "augmented views in the average of the teacher's target")
+    threshold: float = hp(0.92, "average the target over views if the trained model's mean confidence is below this")
+    ema: float = hp(0.999, "share of its own weights that the teacher keeps at each update")
+    restore: float = hp(0.01, "probability that a weight returns to its trained value after an update")
     loss: Literal["one-way", "symmetric"] = hp(
-        "one-way", "cross-entropy to the teacher, or half of it and half of the teacher's to the student"
+        "one-way", "cross-entropy of student to teacher; or the mean of that and of teacher to student"
     )
 
 
@@ -40,9 +40,9 @@ class CoTTA(GradientAdapter):
     """t = mean over views of f_T(augment(x)) if mean max softmax f_0(x) < threshold, else f_T(x), in logits; predict t.
 
     θ ← step on −mean Σ_k softmax(t)_k log softmax(f_θ(x))_k; θ_T ← ema·θ_T + (1−ema)·θ; then each entry of θ
-    returns to that of the trained model θ_0 with probability ``restore``.
+    returns to its value in the trained model θ_0 with probability ``restore``.
 
-    Student θ, teacher T and the trained model 0 all normalise by the statistics of the batch before them.
+    Student θ, teacher T and trained model 0 all normalise by the statistics of the present batch.
     """
 
     name = "cotta"
@@ -58,7 +58,7 @@ class CoTTA(GradientAdapter):
         return {**whole_backbone(self.model), **head(self.model)}
 
     def fresh(self) -> dict[str, Tensor]:
-        """The teacher's parameters."""
+        """Return the teacher's parameters."""
         return {name: value.clone() for name, value in self.start.items()}
 
     def forget(self) -> None:
@@ -82,16 +82,16 @@ class CoTTA(GradientAdapter):
         return with_tensors(self.model, self.extra)
 
     def freeze(self) -> nn.Module:
-        raise not_fixed(self.name, "how it answers depends on the batch, and on views drawn at random")
+        raise not_fixed(self.name, "its prediction depends on the batch, and on random views")
 
     @torch.no_grad()
     def confidence(self, x: Tensor) -> float:
-        """How sure the trained model is, averaged over the batch."""
+        """Return the trained model's mean confidence over the batch."""
         return float(functional_call(self.model, self.start, (x,)).softmax(1).amax(1).mean())
 
     @torch.no_grad()
     def target(self, x: Tensor, views: int) -> Tensor:
-        """The teacher's logits, averaged over augmented views, or of the images as they are."""
+        """Return the teacher's logits: the mean over augmented views, or those of the images if ``views`` is 0."""
         if views == 0:
             return functional_call(self.model, self.extra, (x,))
         drawn = (draw_augmentation(len(x), self.generator) for _ in range(views))
@@ -105,12 +105,12 @@ class CoTTA(GradientAdapter):
 
     @torch.no_grad()
     def follow(self) -> None:
-        """Move the teacher a little towards the student."""
+        """Move the teacher's weights a little towards the student's."""
         for name, p in self.moving.items():
             self.extra[name].lerp_(p, 1 - self.hp.ema)
 
     def draw_returning(self) -> dict[str, Tensor]:
-        """Draw which entries of which parameter return to the trained model's."""
+        """Draw the entries of each parameter that return to their trained values."""
         return {
             name: (torch.rand(p.shape, generator=self.generator) < self.hp.restore).to(p.device)
             for name, p in self.moving.items()

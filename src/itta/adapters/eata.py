@@ -1,10 +1,11 @@
 """EATA, and ETA with ``fisher=0``. Efficient Test-Time Model Adaptation without Forgetting.
 Niu, Wu, Zhang, Chen, Zheng, Zhao, Tan, ICML 2022. https://arxiv.org/abs/2204.02610
 
-Where we differ: the similarity from which on an image is redundant is given in units of 1/√K, that of a sure prediction
-to an even mix of K classes; 1.6 of them are the paper's 0.05 for 1000 classes, which would refuse every image where
-classes are few. The Fisher information is taken from 64 images of each source domain, a batch at a time, since
-batch statistics tie the images of a batch together. A reset clears the mean of past predictions too.
+Three things differ here. The similarity above which an image is redundant is in units of 1/√K, the similarity of a
+certain prediction to an even mix of K classes. 1.6 units are the paper's 0.05 for 1000 classes; with few classes, 0.05
+would reject every image. The Fisher information comes from 64 images of each source domain, one batch at a time,
+because batch statistics make the images of a batch depend on each other. A reset also clears the mean of past
+predictions.
 """
 
 import math
@@ -30,21 +31,21 @@ class Hparams(gradient.Hparams):
     lr: float = hp(2.5e-4, "learning rate")
     optimizer: Literal["adam", "sgd"] = hp("sgd", "adam, or plain SGD")
     momentum: float = hp(0.9, "momentum of SGD")
-    margin: float = hp(0.4, "images are learned from if their entropy is below this share of ln(classes)")
-    redundancy: float = hp(1.6, "and their similarity to the mean of past predictions below this / √classes")
-    fisher: float = hp(2000.0, "β, weight of the pull towards the trained weights; 0 leaves it out (ETA)")
+    margin: float = hp(0.4, "learn from images with an entropy below this share of ln(classes)")
+    redundancy: float = hp(1.6, "and with a similarity to the mean of past predictions below this / √classes")
+    fisher: float = hp(2000.0, "β, weight of the penalty for leaving the trained weights; 0 turns it off (ETA)")
 
 
 class EATA(GradientAdapter):
-    """As Tent, but learning from sure images unlike those before, and held near the trained weights θ⁰.
+    """Tent that learns only from confident images unlike earlier ones, with a penalty for leaving the trained θ⁰.
 
     E0 = margin · ln K; keep x if H(x) < E0 and cos(p(x), m) < redundancy / √K;
 
-    step on  mean over the kept of exp(E0 − H) · H  +  β Σ_i F_i (θ_i − θ_i⁰)²,  the weights exp(·) held constant;
+    step on  mean over the kept of exp(E0 − H) · H  +  β Σ_i F_i (θ_i − θ_i⁰)²,  with constant weights exp(·);
 
-    m ← 0.9 m + 0.1 · (mean of p over the kept); at first just the latter.
+    m ← 0.9 m + 0.1 · (mean of p over the kept); the first m is that mean.
 
-    Where none is kept there is no step. The prediction is that of the same pass, before its update.
+    If no image is kept, there is no step. The prediction is that of the same pass, before its update.
     """
 
     name = "eata"
@@ -71,11 +72,11 @@ class EATA(GradientAdapter):
         return moving
 
     def stored_fisher(self, moving: dict[str, nn.Parameter]) -> dict[str, Tensor]:
-        """The Fisher information that came with the model."""
+        """Return the Fisher information that is stored with the model."""
         stored = self.model.fisher or {}
         if not moving.keys() <= stored.keys():
             raise InputError(
-                "this model carries no Fisher information: train it again with this version, "
+                "eata needs a model with Fisher information, and this one has none: train it again with this version, "
                 "or adapt with the setting fisher=0, which is ETA."
             )
         return {name: stored[name].to(p) for name, p in moving.items()}
@@ -93,7 +94,7 @@ class EATA(GradientAdapter):
         return logits
 
     def worth_learning(self, logits: Tensor, m: Tensor | None) -> Tensor:
-        """Which images are sure, and unlike the mean of the batches before."""
+        """Tell which predictions are confident, and unlike the mean of earlier batches."""
         sure = entropy(logits) < self.e0
         return sure if m is None else sure & (F.cosine_similarity(logits.softmax(1), m[None]) < self.alike)
 
@@ -105,4 +106,4 @@ class EATA(GradientAdapter):
 
     def forget(self) -> None:
         super().forget()
-        self.extra = self.fresh()  # what was learned from past images is gone, so none is redundant
+        self.extra = self.fresh()  # the updates from earlier images are gone, so no image is redundant

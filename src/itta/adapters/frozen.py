@@ -1,4 +1,4 @@
-"""What an adapter has become, as a module that learns no more: images [B, 3, H, W] in [0, 1] to logits [B, classes]."""
+"""The present prediction of an adapter as a module that does not learn: images [B, 3, H, W] in [0, 1] to logits."""
 
 import copy
 
@@ -13,15 +13,18 @@ from itta.nn.batch_norm import reads_the_batch
 
 
 class Frozen(nn.Module):
-    """A copy of a model as it is now, with the blocks that were added to it; refused if it is no fixed function."""
+    """A copy of a model, with the blocks that an adapter added. The model must be a fixed function of one image."""
 
     def __init__(self, name: str, model: Algorithm, theta: nn.ModuleDict | None = None) -> None:
         super().__init__()
         if model.needs.batch_prediction:
             who = f"a model trained with {model.name!r}"
-            raise InputError(f"{who} cannot be frozen: its answer to an image depends on the rest of the batch.")
+            raise InputError(
+                f"{who} cannot be frozen: its prediction for an image depends on the rest of the batch. "
+                "Train with another algorithm."
+            )
         if reads_the_batch(model.backbone):
-            raise not_fixed(name, "its batch normalisation reads the statistics of each batch")
+            raise not_fixed(name, "its batch normalisation uses the statistics of each batch")
         self.model = frozen_copy(model)
         self.theta = copy.deepcopy(nn.ModuleDict() if theta is None else theta).requires_grad_(False)
         self.eval()
@@ -34,7 +37,7 @@ class Frozen(nn.Module):
 
 
 class Averaged(Frozen):
-    """The mean of the predictions without and with the added blocks; what lies before the first runs once."""
+    """The mean of the predictions without and with the added blocks. Both share the layers before the first of them."""
 
     def forward(self, x: Tensor) -> Tensor:
         backbone, first = self.model.backbone, next(iter(self.theta))

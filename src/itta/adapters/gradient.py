@@ -1,4 +1,4 @@
-"""What the adapters that learn by gradient share: parameters that move, an optimiser, and a way back from both."""
+"""The parts that adapters with gradient steps share: changing parameters, an optimiser, and a reset of both."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,18 +17,18 @@ from itta.nn.optimizer import load_optimizer_tensors, optimizer_tensors, with_pr
 class Hparams:
     lr: float = hp(1e-3, "learning rate")
     steps: int = hp(1, "updates per batch")
-    episodic: bool = hp(False, "start every batch from the trained model, instead of carrying on along the stream")
+    episodic: bool = hp(False, "start every batch from the trained model, instead of keeping the updates")
     optimizer: Literal["adam", "sgd"] = hp("adam", "adam, or plain SGD")
     momentum: float = hp(0.0, "momentum of SGD")
-    seed: int = hp(0, "seed of what is drawn")
+    seed: int = hp(0, "seed of the random draws")
 
 
 class GradientAdapter(Adapter):
-    """Steps the parameters in its `scope`, and no others.
+    """An adapter that steps the parameters in its `scope`, and no others.
 
-    A subclass defines `scope` and `adapt`. What else it learns, it keeps as tensors in ``extra``, which `fresh` fills:
-    then reset, going on elsewhere, and starting every batch anew need nothing more. One that predicts by other
-    means than its `network` as it is now also defines `freeze`.
+    A subclass defines `scope` and `adapt`. It keeps further state as tensors in ``extra``, which `fresh` fills; then
+    reset, saving and episodic adaptation work without more code. A subclass also defines `freeze` if it does not
+    predict with its present `network`.
     """
 
     Hparams = Hparams
@@ -43,11 +43,11 @@ class GradientAdapter(Adapter):
         self.reset()
 
     def scope(self) -> dict[str, nn.Parameter]:
-        """The parameters that move, by name; also the place to prepare the copied model."""
+        """Prepare the copied model, and return the parameters that change, by name."""
         raise NotImplementedError
 
     def fresh(self) -> dict[str, Tensor]:
-        """The state beside parameters and optimiser, as it is before the first batch."""
+        """Return the state besides parameters and optimiser, as before the first batch."""
         return {}
 
     def adapt(self, x: Tensor) -> Tensor:
@@ -55,14 +55,14 @@ class GradientAdapter(Adapter):
         raise NotImplementedError
 
     def absorb(self, x: Tensor) -> None:
-        """Learn from a checked batch; to define where its logits take a pass of their own."""
+        """Learn from a checked batch. Define it if the logits need their own pass."""
         self.adapt(x)
 
     def freeze(self) -> nn.Module:
-        """The prediction as it is now."""
+        """Return the present prediction as a module."""
         return Frozen(self.name, self.network())
 
-    @torch.inference_mode(False)  # a caller who only predicts may well have switched gradients off
+    @torch.inference_mode(False)  # a caller who only predicts may have switched gradients off
     @torch.enable_grad()
     def __call__(self, x: Tensor) -> Tensor:
         return self.adapt(self.begin(x)).detach()
@@ -73,7 +73,7 @@ class GradientAdapter(Adapter):
         self.absorb(self.begin(x))
 
     def begin(self, x: Tensor) -> Tensor:
-        """Check the batch, and make ready to learn from it."""
+        """Check the batch, and prepare to learn from it."""
         self.check(x)
         if self.hp.episodic:
             self.forget()
@@ -81,11 +81,11 @@ class GradientAdapter(Adapter):
 
     def frozen(self) -> nn.Module:
         if self.hp.episodic:
-            raise not_fixed(f"{self.name} with episodic=True", "it keeps nothing of what it learns")
+            raise not_fixed(f"{self.name} with episodic=True", "it keeps no update")
         return self.freeze()
 
     def step(self, loss: Tensor) -> None:
-        """One update; gradients are computed for what moves only."""
+        """Take one step. Gradients are computed only for the parameters in scope."""
         self.optimizer.zero_grad()
         loss.backward(inputs=list(self.moving.values()))
         self.optimizer.step()
@@ -101,7 +101,7 @@ class GradientAdapter(Adapter):
         self.extra = self.fresh()
 
     def forget(self) -> None:
-        """Parameters and optimiser as at the start; random numbers, and what else was learned, go on."""
+        """Reset parameters and optimiser, and keep the random generator and ``extra``."""
         self.restore()
         self.optimizer.state.clear()
 

@@ -1,10 +1,9 @@
 """ITTA, the test-time half. Improved Test-Time Adaptation for Domain Generalization.
 Chen, Zhang, Song, Shan, Liu, CVPR 2023. https://arxiv.org/abs/2304.04494
 
-After each block of the trained backbone stands an adaptive block f_Θ that starts as the identity. For each unlabelled
-batch only Θ steps, on the learned consistency loss, and then the batch is predicted with the new Θ (Alg. 2). The
-paper's ablations are settings: what is minimised (``objective``) and what moves (``scope``).
-What differs from the paper and its released code: docs/deviations.md.
+An adaptive block f_Θ follows each block of the trained backbone and starts as the identity. For each unlabelled batch Θ
+takes a step on the learned consistency loss, and then the batch is predicted with the new Θ (Alg. 2). Two settings
+cover the paper's ablations: the loss (``objective``) and the parameters that change (``scope``).
 """
 
 from dataclasses import dataclass
@@ -34,18 +33,22 @@ from itta.nn.views import ViewDraw, mixing, two_views
 class Hparams(gradient.Hparams):
     lr: float = hp(1e-4, "learning rate of Θ")
     objective: Literal["learned", "plain", "entropy", "rotation"] = hp(
-        "learned", "mean(f_w(z − z')²); mean((z − z')²); entropy of the predictions; which way the images were turned"
+        "learned",
+        "the loss. learned: mean(f_w(z − z')²); plain: mean((z − z')²); entropy: that of the predictions; "
+        "rotation: cross-entropy of the images' rotation",
     )
     scope: Literal["blocks", "norm", "all", "head"] = hp(
-        "blocks", "what moves: Θ; the backbone's normalisation weights and biases; all of the backbone; the head"
+        "blocks",
+        "the parameters that change. blocks: Θ; norm: weights and biases of the backbone's normalisation; "
+        "all: the whole backbone; head: the head",
     )
-    blocks: tuple[str, ...] = hp((), "the blocks that get an f_Θ; none named means all")
+    blocks: tuple[str, ...] = hp((), "the blocks that get an f_Θ; all if none is named")
     depth: int = hp(5, "layers of each f_Θ")
     per: Literal["pixel", "channel"] = hp("pixel", "one entry of Θ per pixel, as in the paper, or per channel")
-    loss_scale: float = hp(1.0, "factor of the loss; the release's 1e-6 makes its step vanish")
-    bank_below: int = hp(8, "batches smaller than this mix with the model's style bank instead of each other")
-    stop: Literal["none", "z", "z'"] = hp("none", "the view that is held fixed: the loss moves the other one only")
-    anchor: float = hp(0.0, "weight of ‖Θ − its start‖², which holds what moves back")
+    loss_scale: float = hp(1.0, "factor of the loss; with the release's 1e-6 the step is nearly zero")
+    bank_below: int = hp(8, "smaller batches mix styles with the model's style bank instead of each other")
+    stop: Literal["none", "z", "z'"] = hp("none", "the view without gradient: the loss changes only the other one")
+    anchor: float = hp(0.0, "weight of ‖Θ − its start‖², a penalty for leaving the start")
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -55,11 +58,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 class ITTA(GradientAdapter):
-    """z, z' = f_Θ(f_θ(x)) block by block, z' with its style mixed after one of the first two blocks;
+    """z, z' = f_Θ(f_θ(x)) block by block; for z' styles are mixed after one of the first two blocks;
 
     Θ ← step on mean(f_w(z − z')²); predict f_φ(z) with the new Θ.
 
-    What lies before the first parameter that moves runs once per batch and without gradients; the prediction runs one
+    The layers before the first parameter that changes run once per batch, without gradients. The prediction runs one
     view.
     """
 
@@ -91,7 +94,7 @@ class ITTA(GradientAdapter):
         return dict(self.theta.named_parameters(prefix="theta"))
 
     def check_objective(self) -> None:
-        """Refuse an objective that the model was not trained for, or that what moves cannot change."""
+        """Refuse an objective that the model was not trained for, or that does not depend on the scope."""
         if self.hp.objective == "learned" and not hasattr(self.model, "f_w"):
             raise InputError(
                 f"a model trained with {self.model.name!r} has no learned loss f_w: train with --algorithm itta, "
@@ -102,7 +105,10 @@ class ITTA(GradientAdapter):
                 f"a model trained with {self.model.name!r} has no rotation head: train with --algorithm ttt."
             )
         if self.hp.scope == "head" and self.hp.objective != "entropy":
-            raise InputError(f"the head does not enter objective={self.hp.objective}: choose objective=entropy.")
+            raise InputError(
+                f"objective={self.hp.objective} does not depend on the head, so scope=head cannot lower it: "
+                "choose objective=entropy."
+            )
 
     def check(self, x: Tensor) -> None:
         sized = self.hp.per == "pixel" and self.hp.scope == "blocks"
@@ -120,14 +126,14 @@ class ITTA(GradientAdapter):
         return Frozen(self.name, self.model, self.theta)
 
     def learn(self, x: Tensor) -> Tensor:
-        """Step on the objective; return what `before` gave, the images as they are first."""
+        """Step on the objective, and return the result of `before`; its first rows are the images."""
         learn = {"entropy": self.learn_entropy, "rotation": self.learn_rotation}.get(
             self.hp.objective, self.learn_consistency
         )
         return learn(self.model.inputs(x))
 
     def learn_consistency(self, x: Tensor) -> Tensor:
-        """Eq. 1 on the target's features."""
+        """Step on Eq. 1 of the target's features."""
         draw = self.draw_view(len(x))
         z, mixed = self.before(x, draw)
         for _ in range(self.hp.steps):
@@ -150,13 +156,13 @@ class ITTA(GradientAdapter):
         return self.before(x)[0]
 
     def pull(self) -> Tensor | float:
-        """What holds the moving parameters back."""
+        """Return the penalty for leaving the start."""
         if not self.hp.anchor:
             return 0.0
         return self.hp.anchor * torch.stack([(p - self.start[k]).square().sum() for k, p in self.moving.items()]).sum()
 
     def loss(self, z: Tensor, z_aug: Tensor) -> Tensor:
-        """Eq. 1, with or without f_w, and with a view held fixed if so set."""
+        """Return Eq. 1, with or without f_w, and without gradient for the view in ``stop``."""
         z = z.detach() if self.hp.stop == "z" else z
         z_aug = z_aug.detach() if self.hp.stop == "z'" else z_aug
         if self.hp.objective == "plain":
@@ -166,10 +172,10 @@ class ITTA(GradientAdapter):
 
     @torch.no_grad()
     def before(self, x: Tensor, draw: ViewDraw | None = None) -> tuple[Tensor, bool]:
-        """Run up to the first parameter that moves; also tell whether the views have parted by then.
+        """Run up to the first parameter that changes. Return the result, and whether it already holds both views.
 
-        That is the output of the first adapted block before its f_Θ, the features where only the head moves, and the
-        images themselves where all of the backbone may.
+        The result is the output of the first adapted block before its f_Θ. With scope=head it is the features. With
+        scope=norm or all it is the images themselves.
         """
         backbone, first = self.model.backbone, self.blocks[0]
         if self.hp.scope == "head":
@@ -181,7 +187,7 @@ class ITTA(GradientAdapter):
         return backbone.until(first, x), False
 
     def run(self, z: Tensor, after: After | None = None) -> Tensor:
-        """Go on from what `before` gave to the features; ``after`` steps in ahead of each f_Θ."""
+        """Continue from the result of `before` to the features. ``after`` is called before each f_Θ."""
         backbone = self.model.backbone
 
         def adapted(block: str, z: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """LAME. Parameter-free Online Test-time Adaptation. Boudiaf, Mueller, Ben Ayed, Bertinetto, CVPR 2022.
 https://arxiv.org/abs/2201.05718
 
-An image is never its own neighbour, also among duplicates. It helps where a batch's images tend to be of one class, and
-can hurt where they are drawn at random.
+An image is never its own neighbour, also among duplicates. LAME helps if the images of a batch tend to be of one class,
+and can harm if they are drawn at random.
 """
 
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ from itta.hparams import hp
 @dataclass(frozen=True)
 class Hparams:
     affinity: Literal["knn", "rbf", "linear"] = hp(
-        "knn", "W: 1 for the nearest neighbours; exp(−d²/2σ²), σ the mean distance to the k-th of them; z·z"
+        "knn", "W. knn: 1 for the k nearest neighbours; rbf: exp(−d²/2σ²), σ the mean distance to the k-th; linear: z·z"
     )
-    neighbours: int = hp(5, "k")
-    iterations: int = hp(100, "at the most; fewer once the energy has settled")
+    neighbours: int = hp(5, "k: number of neighbours")
+    iterations: int = hp(100, "largest number of iterations; it stops earlier when the energy no longer changes")
 
 
 class LAME(Adapter):
     """min_Y Σ_i KL(Y_i ‖ p_i) − ½ Σ_ij W_ij Y_i·Y_j over the batch, by Y ← softmax(log p + W·Y) from Y = p.
 
-    W is the affinity of the L2-normalised features. The network stays as it is, and nothing is kept between batches.
+    W is the affinity of the L2-normalised features. The network does not change, and nothing is kept between batches.
     """
 
     name = "lame"

@@ -1,8 +1,8 @@
 """MEMO. MEMO: Test Time Robustness via Adaptation and Augmentation. Zhang, Levine, Finn, NeurIPS 2022.
 https://arxiv.org/abs/2110.09506
 
-Where we differ: the views are those of training (crop, flip, colour jitter, grey), where the paper mixes chains of
-AugMix, which also turn, shear and posterise; and where the paper takes AdamW there is Adam, without weight decay.
+Two things differ here. The views are those of training (crop, flip, colour jitter, grey); the paper uses AugMix, which
+also rotates, shears and posterises. ``optimizer=adam`` is Adam; the paper uses AdamW, with weight decay.
 """
 
 from dataclasses import dataclass
@@ -24,33 +24,33 @@ from itta.nn.batch_norm import mix_statistics
 @dataclass(frozen=True)
 class Hparams(gradient.Hparams):
     lr: float = hp(2.5e-4, "learning rate")
-    episodic: bool = hp(True, "start every image from the trained model, instead of carrying on along the stream")
+    episodic: bool = hp(True, "start every image from the trained model, instead of keeping the updates")
     optimizer: Literal["adam", "sgd"] = hp("sgd", "adam, or plain SGD")
-    views: int = hp(32, "B, augmented views of each image")
-    prior: float = hp(16.0, "N, how many images like this one the stored statistics of batch normalisation count for")
+    views: int = hp(32, "B: augmented views of each image")
+    prior: float = hp(16.0, "N: the number of images that the stored statistics of batch normalisation count as")
 
 
 class MEMO(GradientAdapter):
-    """Each image by itself: all weights step on the entropy of the mean prediction over B augmented views a_b(x),
+    """For each image, all weights step on the entropy of the mean prediction over B augmented views a_b(x),
 
-    L = H(p̄),  p̄ = 1/B Σ_b softmax f(a_b(x));
+    L = H(p̄),  p̄ = 1/B Σ_b softmax f(a_b(x)).
 
-    then the image is predicted as it is, and the trained weights come back.
+    Then the image is predicted, and the trained weights are restored.
 
-    Batch normalisation reads (N · stored + 1 · present) / (N + 1) statistics, of the views and of the image alike.
+    Batch normalisation uses the statistics (N · stored + 1 · present) / (N + 1), for the views and for the image.
     """
 
     name = "memo"
     paper = "Zhang et al., MEMO: Test Time Robustness via Adaptation and Augmentation, NeurIPS 2022"
     Hparams = Hparams
-    needs = Needs(changes="all weights, anew for each image")
+    needs = Needs(changes="all weights, reset for each image")
     predicts = "after"
 
     def scope(self) -> dict[str, nn.Parameter]:
         check_at_least(1, self.hp, "views")
         check_at_least(0, self.hp, "prior")
         share = 1 / (self.hp.prior + 1)
-        mix_statistics(self.model.backbone, lambda n: share)  # however many views: they are one image
+        mix_statistics(self.model.backbone, lambda n: share)  # all views together count as one image
         return whole_backbone(self.model) | head(self.model)
 
     def adapt(self, x: Tensor) -> Tensor:

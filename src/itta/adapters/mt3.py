@@ -1,8 +1,9 @@
 """MT3, the test-time half. MT3: Meta Test-Time Training for Self-Supervised Test-Time Adaption.
 Bartler, Bühler, Wiewel, Döbler, Yang, AISTATS 2022. https://arxiv.org/abs/2103.16201
 
-Where we differ: views are those of training. Further steps than the one that training prepared for go on with the same
-views. With ``per=batch`` a batch is a task, as in training, with a pair of views or a few of each image.
+Three things differ here. The views are those of training. With ``steps`` above 1, later steps use the same views; the
+training prepares for one step only. With ``per=batch`` a batch is a task, as in training, with one or more pairs of
+views of each image.
 """
 
 from dataclasses import dataclass, replace
@@ -23,26 +24,26 @@ from itta.hparams import hp
 
 @dataclass(frozen=True)
 class Hparams(gradient.Hparams):
-    lr: float = hp(0.0, "learning rate; 0 takes the inner step's of training")
+    lr: float = hp(0.0, "learning rate; 0 means the size of the inner step in training")
     steps: int = hp(1, "updates per image, or per batch")
     episodic: bool = hp(True, "start every image, or batch, from the trained model")
     optimizer: Literal["adam", "sgd"] = hp("sgd", "adam, or plain SGD")
-    per: Literal["image", "batch"] = hp("image", "adapt to one image after another, or to a batch together")
-    views: int = hp(32, "pairs of augmented views in an update; at least one of each image")
+    per: Literal["image", "batch"] = hp("image", "adapt to each image separately, or to a batch together")
+    views: int = hp(32, "pairs of augmented views in an update; at least one pair of each image")
 
 
 class MT3(GradientAdapter):
-    """The inner step of training, on pairs of views a, b of one image; projector g and predictor q move along:
+    """The inner step of training, on pairs of views a, b of one image; projector g and predictor q change too:
 
-    θ, g, q ← step on ⟨2 − 2 cos(q(g(f_θ(a))), v_b)⟩ + ⟨2 − 2 cos(q(g(f_θ(b))), v_a)⟩, gradients clipped as there,
+    θ, g, q ← step on ⟨2 − 2 cos(q(g(f_θ(a))), v_b)⟩ + ⟨2 − 2 cos(q(g(f_θ(b))), v_a)⟩, gradients clipped as in training,
 
-    v = g(f_θ(·)) before the first step; then the image is predicted, and the trained weights come back.
+    with v = g(f_θ(·)) before the first step. Then the image is predicted, and the trained weights are restored.
     """
 
     name = "mt3"
     paper = "Bartler et al., MT3: Meta Test-Time Training for Self-Supervised Test-Time Adaption, AISTATS 2022"
     Hparams = Hparams
-    needs = Needs(training="mt3", changes="all weights but the head's, anew for each image")
+    needs = Needs(training="mt3", changes="all weights except the head's, reset for each image")
     predicts = "after"
 
     model: mt3.MT3
@@ -50,7 +51,8 @@ class MT3(GradientAdapter):
     def __init__(self, trained: Algorithm, hp: Any) -> None:
         if not isinstance(trained, mt3.MT3):
             raise InputError(
-                f"a model trained with {trained.name!r} has no projector and predictor: train with --algorithm mt3."
+                f"mt3 needs a model with projector and predictor, and one trained with {trained.name!r} has none: "
+                "train with --algorithm mt3."
             )
         super().__init__(trained, replace(hp, lr=hp.lr or trained.hp.mt3_inner_lr))
 
@@ -77,7 +79,7 @@ class MT3(GradientAdapter):
             self.step(byol(self.model.predictor(projected), target))
 
     def step(self, loss: Tensor) -> None:
-        """As the inner step of training: each tensor's gradient is clipped."""
+        """Take one step with each tensor's gradient clipped, as the inner step of training."""
         self.optimizer.zero_grad()
         loss.backward(inputs=list(self.moving.values()))
         for p in self.moving.values():

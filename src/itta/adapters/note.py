@@ -1,9 +1,9 @@
 """NOTE. NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation.
 Gong, Jeong, Kim, Kim, Shin, Lee, NeurIPS 2022. https://arxiv.org/abs/2208.05117
 
-Without its instance-aware batch normalisation (IABN), which needs a source model trained with it: what is here is the
-other half, prediction by running statistics and learning from a prediction-balanced reservoir (PBRS), on the model's
-own batch normalisation. Numbers of the whole method are not to be expected of it.
+This is half of the method. Instance-aware batch normalisation (IABN) is missing: it needs a source model trained with
+it. Prediction by running statistics, and learning from a prediction-balanced reservoir (PBRS), run on the model's own
+batch normalisation. So do not expect the numbers of the whole method.
 """
 
 from dataclasses import dataclass
@@ -28,19 +28,19 @@ from itta.nn.robust_norm import learning_statistics, statistics
 @dataclass(frozen=True)
 class Hparams(gradient.Hparams):
     lr: float = hp(1e-4, "learning rate")
-    steps: int = hp(1, "updates each time it learns")
-    memory: int = hp(64, "images remembered")
-    every: int = hp(64, "images between two times it learns")
-    bn_momentum: float = hp(0.01, "share of the memory's statistics in the running ones, at each update")
+    steps: int = hp(1, "steps per update")
+    memory: int = hp(64, "images in the memory")
+    every: int = hp(64, "images between two updates")
+    bn_momentum: float = hp(0.01, "share of the memory's statistics in the running statistics, at each step")
 
 
 class NOTE(GradientAdapter):
-    """Each image is predicted by running statistics, hence by itself, and offered to the memory under its prediction ŷ.
+    """Each image is predicted as ŷ with running statistics, so independently of others, and offered to the memory.
 
-    Once in ``every`` images: weights and biases of batch normalisation ← step on mean H(f(memory)) / K, the memory
-    normalised by its own statistics, and running ← (1−m)·running + m·memory's.
+    After every ``every`` images: weights and biases of batch normalisation ← step on mean H(f(memory)) / K, with the
+    memory normalised by its own statistics, and running ← (1−m)·running + m·memory's.
 
-    The result does not depend on how the stream is cut into batches.
+    The result does not depend on the batch size.
     """
 
     name = "note"
@@ -53,7 +53,7 @@ class NOTE(GradientAdapter):
         check_at_least(2, self.hp, "memory", "every")  # the variance of one image may not exist
         check_shares(self.hp, "bn_momentum")
         if self.hp.episodic:
-            raise InputError("episodic=True leaves note nothing to do: what it learns serves later batches only.")
+            raise InputError("note cannot run with episodic=True: its updates serve later batches only.")
         for norm in batch_norms(self.model.backbone).values():
             norm.momentum, norm.num_batches_tracked = self.hp.bn_momentum, None
         return norm_affine(self.model)
@@ -64,8 +64,8 @@ class NOTE(GradientAdapter):
         return {
             **with_prefix("running.", running),
             "images": like.new_zeros(self.hp.memory, 3, size, size),
-            "labels": torch.full((self.hp.memory,), -1),  # of a free place
-            "predicted": torch.zeros(self.model.task.n_classes, dtype=torch.long),  # how often each class was
+            "labels": torch.full((self.hp.memory,), -1),  # -1: a free place
+            "predicted": torch.zeros(self.model.task.n_classes, dtype=torch.long),  # predictions of each class
         }
 
     def check(self, x: Tensor) -> None:
@@ -77,7 +77,7 @@ class NOTE(GradientAdapter):
         return torch.cat([self.meet(part) for part in parts])
 
     def meet(self, x: Tensor) -> Tensor:
-        """Predict and remember images that lie between two updates, and learn if the last of them completes a round."""
+        """Predict and remember images between two updates, and learn if the last one makes an update due."""
         with torch.no_grad():
             logits = self.run(x)
             for image, label in zip(x, logits.argmax(1).tolist()):
@@ -93,7 +93,7 @@ class NOTE(GradientAdapter):
         return with_tensors(self.model, without_prefix("running.", self.extra))
 
     def remember(self, image: Tensor, label: int, keep: float, which: float) -> None:
-        """Offer an image to the memory; the last two are uniform draws."""
+        """Offer an image to the memory. ``keep`` and ``which`` are uniform draws."""
         self.extra["predicted"][label] += 1
         place = reservoir_place(self.extra["labels"], label, int(self.extra["predicted"][label]), keep, which)
         if place is not None:
@@ -108,16 +108,18 @@ class NOTE(GradientAdapter):
 
 
 def reservoir_place(labels: Tensor, label: int, predicted: int, keep: float, which: float) -> int | None:
-    """Where a prediction-balanced reservoir puts an image of class ``label``, predicted so often with this one.
+    """Return the place of an image in a prediction-balanced reservoir, or None if it gets none.
 
-    A free place; else, if other classes hold the most places, one of theirs; else, with the probability held/predicted
-    of reservoir sampling, one of its own class; else none. ``keep`` and ``which`` are uniform draws from [0, 1).
+    ``label`` is its predicted class, and ``predicted`` the number of predictions of that class so far, with this one.
+    The image gets a free place. If there is none and other classes hold the most places, it gets one of theirs. Else,
+    with the probability held/predicted of reservoir sampling, it gets a place of its own class. ``keep`` and ``which``
+    are uniform draws from [0, 1).
 
     >>> reservoir_place(torch.tensor([0, 1, 0, -1]), 0, 3, keep=0.0, which=0.0)
     3
     >>> reservoir_place(torch.tensor([0, 1, 0, 0]), 1, 2, keep=0.9, which=0.9)  # the last of class 0
     3
-    >>> reservoir_place(torch.tensor([0, 1, 0, 0]), 0, 6, keep=0.6, which=0.0)  # 3 of 6, and the draw is above
+    >>> reservoir_place(torch.tensor([0, 1, 0, 0]), 0, 6, keep=0.6, which=0.0)  # 0.6 is above 3/6: no place
     """
     free = (labels < 0).nonzero()
     if len(free):

@@ -1,9 +1,9 @@
 """RoTTA. Robust Test-Time Adaptation in Dynamic Scenarios. Yuan, Xie, Li, CVPR 2023.
 https://arxiv.org/abs/2303.13899
 
-The student's strong view is DomainBed's augmentation (crop, flip, colour jitter, grey) in place of RoTTA's colour
-jitter, affine map, blur, noise and flip. A batch is cut where an update falls due, so that its later images are
-predicted by the updated teacher; the release predicts the whole batch first, the same where batches end at updates.
+Two things differ here. The student's strong view is DomainBed's augmentation (crop, flip, colour jitter, grey); RoTTA
+uses colour jitter, affine map, blur, noise and flip. A batch is split where an update is due, so the updated teacher
+predicts the rest of the batch; the release predicts the whole batch first. Both are equal if batches end at updates.
 """
 
 import math
@@ -29,30 +29,31 @@ from itta.nn.robust_norm import learning_statistics, statistics, use_robust_norm
 
 @dataclass(frozen=True)
 class Hparams(gradient.Hparams):
-    steps: int = hp(1, "updates each time it learns")
-    memory: int = hp(64, "images remembered")
-    every: int = hp(64, "images between two times it learns")
-    lambda_t: float = hp(1.0, "weight of age in the choice of what to forget")
-    lambda_u: float = hp(1.0, "weight of uncertainty in the choice of what to forget")
-    share: float = hp(0.05, "share of the memory's statistics in robust batch normalisation, at each update")
-    nu: float = hp(0.001, "share of the student that the teacher takes over at each update")
+    steps: int = hp(1, "steps per update")
+    memory: int = hp(64, "images in the memory")
+    every: int = hp(64, "images between two updates")
+    lambda_t: float = hp(1.0, "weight of age in the choice of the image to drop")
+    lambda_u: float = hp(1.0, "weight of uncertainty in the choice of the image to drop")
+    share: float = hp(0.05, "share of the memory's statistics in robust batch normalisation, at each step")
+    nu: float = hp(0.001, "share of the way that the teacher moves towards the student at each step")
 
 
 class RoTTA(GradientAdapter):
-    """The teacher T predicts each image by running statistics, hence by itself; memory keeps what is fresh and sure.
+    """A teacher T predicts each image with running statistics. A memory keeps recent and confident images.
 
-    Once in ``every`` images, on the remembered m with ages a (in images, over the size of the memory):
-    γ, β of batch normalisation ← step on mean σ(−a)·CE(f(augment(m)), softmax f_T(m)); T ← (1−ν)·T + ν·student.
-    Both passes blend the memory's statistics into their network's own running ones (`RobustNorm`).
+    After every ``every`` images, for the images m in memory with ages a (number of images since, over the memory's
+    size): γ, β of batch normalisation ← step on mean σ(−a)·CE(f(augment(m)), softmax f_T(m)); T ← (1−ν)·T + ν·student.
+    Both networks mix the memory's statistics into their own running statistics (`RobustNorm`).
 
-    The result does not depend on how the stream is cut into batches.
+    The result does not depend on the batch size.
     """
 
     name = "rotta"
     paper = "Yuan et al., Robust Test-Time Adaptation in Dynamic Scenarios, CVPR 2023"
     Hparams = Hparams
     needs = Needs(
-        batch_norm=True, changes="weights, biases and running statistics of batch normalisation, and a teacher's"
+        batch_norm=True,
+        changes="weights, biases and running statistics of batch normalisation, also those of a teacher",
     )
     predicts = "before"
 
@@ -63,7 +64,7 @@ class RoTTA(GradientAdapter):
             if not 0 <= getattr(self.hp, name) < math.inf:
                 raise InputError(f"{name} must be finite and not negative, got {getattr(self.hp, name)}.")
         if self.hp.episodic:
-            raise InputError("episodic=True leaves rotta nothing to do: what it learns serves later batches only.")
+            raise InputError("rotta cannot run with episodic=True: its updates serve later batches only.")
         affine = norm_affine(self.model)
         use_robust_norm(self.model.backbone, self.hp.share)
         return affine
@@ -75,7 +76,7 @@ class RoTTA(GradientAdapter):
         return {
             **{name: value.clone() for name, value in networks.items()},
             "images": like.new_zeros(places, 3, size, size),
-            "labels": torch.full((places,), -1),  # of a free place
+            "labels": torch.full((places,), -1),  # -1: a free place
             "entropy": torch.zeros(places, dtype=torch.double),
             "age": torch.zeros(places, dtype=torch.long),
             "seen": torch.zeros((), dtype=torch.long),
@@ -90,7 +91,7 @@ class RoTTA(GradientAdapter):
         return torch.cat([self.meet(part) for part in parts])
 
     def meet(self, x: Tensor) -> Tensor:
-        """Predict and remember images that lie between two updates, and learn if the last of them completes a round."""
+        """Predict and remember images between two updates, and learn if the last one makes an update due."""
         with torch.no_grad():
             logits = self.run("teacher.", x)
             for image, label, uncertainty in zip(x, logits.argmax(1).tolist(), entropy(logits).tolist()):
@@ -106,7 +107,7 @@ class RoTTA(GradientAdapter):
         return with_tensors(self.model, without_prefix("teacher.", self.extra))
 
     def remember(self, image: Tensor, label: int, uncertainty: float) -> None:
-        """Offer an image to the memory, then let all that is in it grow older."""
+        """Offer an image to the memory, then raise the age of all images in it."""
         extra, classes = self.extra, self.model.task.n_classes
         scores = self.score(extra["age"], extra["entropy"])
         score = self.score(torch.zeros(()), torch.tensor(uncertainty, dtype=torch.double))
@@ -120,7 +121,7 @@ class RoTTA(GradientAdapter):
         extra["seen"] += 1
 
     def score(self, age: Tensor, uncertainty: Tensor) -> Tensor:
-        """How little an image is worth keeping: λ_t·σ(age/N) + λ_u·H/ln K."""
+        """Return λ_t·σ(age/N) + λ_u·H/ln K. The memory drops images with a high score first."""
         highest = math.log(max(self.model.task.n_classes, 2))
         return self.hp.lambda_t * (age.double() / self.hp.memory).sigmoid() + self.hp.lambda_u * uncertainty / highest
 
@@ -139,16 +140,17 @@ class RoTTA(GradientAdapter):
 
     @torch.no_grad()
     def follow(self) -> None:
-        """Move the teacher a little towards the student; its running statistics are its own."""
+        """Move the teacher's weights a little towards the student's. The teacher has its own running statistics."""
         for name, p in self.moving.items():
             self.extra[f"teacher.{name}"].lerp_(p, self.hp.nu)
 
 
 def balanced_place(labels: Tensor, scores: Tensor, label: int, score: float, classes: int) -> int | None:
-    """Where category-balanced sampling with timeliness and uncertainty (CSTU) puts an image of class ``label``.
+    """Return the place of an image in category-balanced sampling with timeliness and uncertainty (CSTU), or None.
 
-    A class below its quota N/K takes a free place, or, if there is none, that of the worst image of the largest
-    classes; a class at its quota, that of its own worst image. Nobody gives way to an image with as high a score.
+    If the class ``label`` is below its quota N/K, the image gets a free place, or else the place of the worst image of
+    the largest classes. If the class is at its quota, the image gets the place of the class's own worst image. An image
+    is replaced only if its score is higher than that of the new one.
 
     >>> scores = torch.tensor([0.6, 0.9, 0.7, 0.0])
     >>> balanced_place(torch.tensor([0, 0, 1, -1]), scores, 1, 0.5, classes=2)

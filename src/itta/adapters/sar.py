@@ -1,10 +1,10 @@
 """SAR. Towards Stable Test-Time Adaptation in Dynamic Wild World.
 Niu, Wu, Zhang, Wen, Chen, Zhao, Tan, ICLR 2023. https://arxiv.org/abs/2302.12400
 
-Where we differ: the loss below which it starts anew is a share of ln K, as the margin is; the paper's 0.2 is for 1000
-classes, and a healthy model of a few classes is often below it. The learning rate shrinks for batches below 32 images
-by one rule, n/32. Of a transformer only the last block stays out, not the last three. Where no image is left, the first
-time or the second, there is no step.
+Four things differ here. The loss below which SAR resets is a share of ln K, like the margin; the paper's 0.2 is for
+1000 classes, and a good model of few classes is often below it. For batches of n < 32 images the learning rate has the
+factor n/32, for all networks. In a transformer only the last block does not change; in the paper the last three do not.
+If no image is left after the first or the second filter, there is no step.
 """
 
 import math
@@ -29,30 +29,30 @@ FULL_BATCH = 32
 
 @dataclass(frozen=True)
 class Hparams(gradient.Hparams):
-    lr: float = hp(2.5e-4, "learning rate; for batches of n < 32 images times n/32")
+    lr: float = hp(2.5e-4, "learning rate; multiplied by n/32 for batches of n < 32 images")
     optimizer: Literal["adam", "sgd"] = hp("sgd", "adam, or plain SGD")
     momentum: float = hp(0.9, "momentum of SGD")
-    margin: float = hp(0.4, "images are learned from if their entropy is below this share of ln(classes)")
-    rho: float = hp(0.05, "ρ, how far the weights are moved to find where the loss is sharp")
-    recover: float = hp(0.029, "start anew when the running mean of the loss is below this share of ln(classes)")
+    margin: float = hp(0.4, "learn from images with an entropy below this share of ln(classes)")
+    rho: float = hp(0.05, "ρ: distance from the weights at which the gradient is computed")
+    recover: float = hp(0.029, "reset if the running mean of the loss is below this share of ln(classes)")
 
 
 class SAR(GradientAdapter):
-    """Norm weights and biases before the last block step on the entropy of sure images, where it is flat too.
+    """Norm weights and biases before the last block take sharpness-aware steps on the entropy of confident images.
 
     E0 = margin · ln K; S = {x : H(x; θ) < E0}; g = ∇ mean_S H(x; θ); θ̂ = θ + ρ g / ‖g‖;
 
     step θ on the gradient at θ̂ of L = mean of H(x; θ̂) over the x in S with H(x; θ̂) < E0;
 
-    e ← 0.9 e + 0.1 L, at first L; if e < recover · ln K, the model has collapsed: back to the start.
+    e ← 0.9 e + 0.1 L, the first e is L; if e < recover · ln K, the model has collapsed and is reset.
 
-    Batch normalisation reads the batch's statistics. The prediction is that of the first pass, before its update.
+    Batch normalisation uses the batch's statistics. The prediction is that of the first pass, before its update.
     """
 
     name = "sar"
     paper = "Niu et al., Towards Stable Test-Time Adaptation in Dynamic Wild World, ICLR 2023"
     Hparams = Hparams
-    needs = Needs(changes="weights and biases of normalisation, but for the last block's")
+    needs = Needs(changes="weights and biases of normalisation, except in the last block")
     predicts = "before"
 
     def scope(self) -> dict[str, nn.Parameter]:
@@ -66,7 +66,7 @@ class SAR(GradientAdapter):
         moving = {name: p for name, p in norm_affine(self.model).items() if id(p) not in last}
         if not moving:
             raise InputError(
-                "sar adapts normalisation layers before the last block, and this model's backbone has none: "
+                "sar needs a backbone with normalisation layers before the last block, and this model's has none: "
                 "choose another adapter."
             )
         return moving
@@ -76,7 +76,7 @@ class SAR(GradientAdapter):
         if len(x) == 1 and has_batch_norm(self.model.backbone):
             raise InputError(
                 "sar needs at least 2 images at a time for batch normalisation, got 1: send larger batches, "
-                "or take a backbone with another normalisation."
+                "or choose a backbone with another normalisation."
             )
 
     def adapt(self, x: Tensor) -> Tensor:
@@ -97,13 +97,13 @@ class SAR(GradientAdapter):
         return logits
 
     def uphill(self, loss: Tensor) -> dict[str, Tensor]:
-        """θ̂ = θ + ρ g / ‖g‖, by name and as a function of θ, which itself stays where it is."""
+        """Return θ̂ = θ + ρ g / ‖g‖ by name, as a function of θ. θ itself does not change."""
         g = torch.autograd.grad(loss, list(self.moving.values()), materialize_grads=True)
         scale = self.hp.rho / (torch.stack([part.norm() for part in g]).norm() + 1e-12)
         return {name: p + scale * part for (name, p), part in zip(self.moving.items(), g)}
 
     def recover(self, loss: Tensor) -> None:
-        """Go back to the start if the running mean of the loss tells that all images get the same sure answer."""
+        """Reset if the running mean of the loss is so low that all images get the same confident prediction."""
         self.extra["loss"] = 0.9 * self.extra["loss"] + 0.1 * loss if self.extra else loss
         if self.extra["loss"] < self.collapsed:
             self.forget()

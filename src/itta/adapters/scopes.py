@@ -1,4 +1,4 @@
-"""Which parameters of a model move: functions from an adapter's copy of the model to named parameters."""
+"""Scopes: functions that return the parameters of a model, by name, that an adapter changes."""
 
 from torch import nn
 
@@ -7,13 +7,15 @@ from itta.nn.batch_norm import norm_parameters
 
 
 def norm_affine(model: Algorithm) -> dict[str, nn.Parameter]:
-    """Weights and biases of the backbone's normalisation layers."""
+    """Return weights and biases of the backbone's normalisation layers."""
     return norm_parameters(model.backbone, "backbone")
 
 
 def whole_backbone(model: Algorithm) -> dict[str, nn.Parameter]:
+    """Return all parameters of the backbone."""
     return dict(model.backbone.named_parameters(prefix="backbone"))
 
 
 def head(model: Algorithm) -> dict[str, nn.Parameter]:
+    """Return the parameters of the head."""
     return dict(model.head.named_parameters(prefix="head"))

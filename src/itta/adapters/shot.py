@@ -1,9 +1,10 @@
 """SHOT, online. Do We Really Need to Access the Source Data? Source Hypothesis Transfer for Unsupervised Domain
 Adaptation. Liang, Hu, Feng, ICML 2020. https://arxiv.org/abs/2002.08546
 
-The paper goes over the whole target set for epochs, with pseudo-labels from clustered features; here each batch is seen
-once, and the optional pseudo-labels are the model's own sure predictions, as in T3A's comparison. The entropies are
-exact, without the 1e-5 inside the logarithm. Batch normalisation keeps the statistics of training.
+Three things differ here. The paper trains for epochs on the whole target set, with pseudo-labels from clustered
+features. Here each batch is seen once, and the optional pseudo-labels are the model's own confident predictions, as in
+the comparison of the T3A paper. The entropies are exact, without the 1e-5 inside the logarithm. Batch normalisation
+keeps the statistics of training.
 """
 
 from dataclasses import dataclass
@@ -22,13 +23,13 @@ from itta.hparams import hp
 
 @dataclass(frozen=True)
 class Hparams(gradient.Hparams):
-    lr: float = hp(5e-5, "learning rate; that of training, times 0.1, 1 or 10")
-    pseudo_label: float = hp(0.0, "weight of the pseudo-label term: 0 is SHOT-IM, 0.1 online SHOT")
-    threshold: float = hp(0.9, "the pseudo-label term counts predictions more confident than this")
+    lr: float = hp(5e-5, "learning rate; try that of training, times 0.1, 1 or 10")
+    pseudo_label: float = hp(0.0, "weight of the pseudo-label term; 0 is SHOT-IM, 0.1 is online SHOT")
+    threshold: float = hp(0.9, "the pseudo-label term uses predictions with more confidence than this")
 
 
 class SHOT(GradientAdapter):
-    """The backbone steps on mean H(p) − H(mean p) [+ w·CE(p, argmax p) over the sure]; the head is fixed.
+    """The backbone steps on mean H(p) − H(mean p) [+ w·CE(p, argmax p) over confident predictions]; the head is fixed.
 
     The prediction is that of the same pass, before its update.
     """
@@ -36,14 +37,14 @@ class SHOT(GradientAdapter):
     name = "shot"
     paper = "Liang et al., Do We Really Need to Access the Source Data?, ICML 2020"
     Hparams = Hparams
-    # of one image both entropies are the same, so that it would teach nothing, whatever it shows
+    # for one image both entropies are equal, so there would be nothing to learn
     needs = Needs(batch=2, changes="the backbone")
     predicts = "before"
 
     def scope(self) -> dict[str, nn.Parameter]:
         check_at_least(0, self.hp, "pseudo_label")
         if not 0 <= self.hp.threshold < 1:
-            raise InputError(f"threshold must lie in [0, 1), got {self.hp.threshold}.")
+            raise InputError(f"threshold must be at least 0 and below 1, got {self.hp.threshold}.")
         return whole_backbone(self.model)
 
     def adapt(self, x: Tensor) -> Tensor:
@@ -57,7 +58,7 @@ class SHOT(GradientAdapter):
 
 
 def pseudo_label_loss(logits: Tensor, threshold: float) -> Tensor:
-    """Cross-entropy to the predicted class, averaged over the predictions above the threshold; 0 where none is."""
+    """Return the mean cross-entropy to the predicted class over predictions above the threshold; 0 if there is none."""
     confidence, label = logits.detach().softmax(1).max(1)
     sure = confidence > threshold
     return (F.cross_entropy(logits, label, reduction="none") * sure).sum() / sure.sum().clamp(min=1)

@@ -8,7 +8,7 @@ from itta.adapters.frozen import Frozen
 
 
 class Source(Adapter):
-    """Predicts f_φ(f_θ(x)), and learns nothing."""
+    """Predict f_φ(f_θ(x)), and learn nothing."""
 
     name = "source"
     paper = "none: the trained model as it is"

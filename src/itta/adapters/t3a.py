@@ -1,8 +1,8 @@
 """T3A. Test-Time Classifier Adjustment Module for Model-Agnostic Domain Generalization. Iwasawa, Matsuo, NeurIPS 2021.
 https://openreview.net/forum?id=e_yvNqkJKAW
 
-Where all supports are to be kept (-1), the release drops one of each class by a slice; here all are. Only their sum
-counts then, so the sum is what is kept, and memory stays flat along a stream.
+If all supports are kept (-1), the release drops one of each class by a wrong slice; here all are kept. Then only their
+sum matters, so only the sum is stored, and memory does not grow with the stream.
 """
 
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ from itta.hparams import hp
 
 @dataclass(frozen=True)
 class Hparams:
-    supports: int = hp(20, "M: supports kept for each class, those of the lowest entropy; -1 keeps all")
+    supports: int = hp(20, "M: for each class, keep this number of supports, those of the lowest entropy; -1 keeps all")
 
 
 class T3A(Adapter):
-    """S_k: the rows of the linear head and the features z seen so far that the head assigns to class k, ẑ = z/‖z‖.
+    """S_k: the rows of the linear head and the features z so far that the head assigns to class k, ẑ = z/‖z‖.
 
-    Of S_k the M with the lowest entropy stay; c_k = Σ_{s∈S_k} ŝ / ‖Σ ŝ‖; the batch, itself among S, scores z·c_k.
+    S_k keeps the M with the lowest entropy; c_k = Σ_{s∈S_k} ŝ / ‖Σ ŝ‖; the batch, added to S first, scores z·c_k.
     """
 
     name = "t3a"
@@ -48,13 +48,13 @@ class T3A(Adapter):
         head, dim = self.model.head, self.model.backbone.dim
         if not isinstance(head, nn.Linear) or head.in_features != dim:
             raise InputError(
-                f"t3a starts from the rows of a linear head on the features, and a model trained with "
-                f"{self.model.name!r} and this head has none: choose another adapter."
+                f"t3a needs the rows of a linear head on the features, and this model, trained with "
+                f"{self.model.name!r}, has no such head: choose another adapter."
             )
         self.rows = head.weight
         slots = max(hp.supports, 1)
-        self.kept = head.weight.new_zeros(head.out_features, slots, dim)  # normalised; for -1 their sum
-        self.entropy = head.weight.new_zeros(head.out_features, slots)  # infinite where a slot is free
+        self.kept = head.weight.new_zeros(head.out_features, slots, dim)  # normalised; with -1 their sum
+        self.entropy = head.weight.new_zeros(head.out_features, slots)  # infinite in a free slot
         self.reset()
 
     @torch.no_grad()
@@ -65,7 +65,7 @@ class T3A(Adapter):
         return z @ self.prototypes().T
 
     def prototypes(self) -> Tensor:
-        """c_k, [classes, d]."""
+        """Return c_k, [classes, d]."""
         return F.normalize(self.kept.sum(1))
 
     def frozen(self) -> nn.Module:
@@ -75,7 +75,7 @@ class T3A(Adapter):
         return found
 
     def add(self, z: Tensor) -> None:
-        """Take the features in under the head's labels, and let go of the least sure."""
+        """Add features under the labels that the head predicts, and drop those with the highest entropy."""
         logits = self.model.classify(z)
         label, h, z = logits.argmax(1), entropy(logits), F.normalize(z)
         if self.hp.supports == -1:
@@ -84,7 +84,7 @@ class T3A(Adapter):
         classes, slots = self.entropy.shape
         own = label == torch.arange(classes, device=z.device).unsqueeze(1)  # [C, B]
         pool = torch.cat([self.entropy, torch.where(own, h, torch.inf)], 1)  # [C, M + B]
-        first = pool.argsort(dim=1, stable=True)[:, :slots]  # stable: those of other classes fill no free slot
+        first = pool.argsort(dim=1, stable=True)[:, :slots]  # stable: features of other classes fill no free slot
         stays = torch.zeros_like(pool, dtype=torch.bool).scatter_(1, first, True)
         left, entered = ~stays[:, :slots], stays[:, slots:].nonzero()[:, 1]  # in each class as many leave as enter
         self.kept[left], self.entropy[left] = z[entered], h[entered]
@@ -96,7 +96,7 @@ class T3A(Adapter):
         self.add(self.rows)
 
     def network(self) -> Algorithm:
-        raise InputError("t3a changes the classifier only, behind the network: choose another adapter.")
+        raise InputError("t3a changes only the classifier, not the network: choose another adapter.")
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"kept": self.kept.clone(), "entropy": self.entropy.clone()}

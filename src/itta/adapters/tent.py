@@ -12,7 +12,7 @@ from itta.nn.batch_norm import use_batch_statistics
 
 
 class Tent(GradientAdapter):
-    """Batch normalisation reads the batch's statistics; its weights and biases step on mean H(f(x)).
+    """Batch normalisation uses the batch's statistics; its weights and biases step on mean H(f(x)).
 
     The prediction is that of the same pass, before its update.
     """

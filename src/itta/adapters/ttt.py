@@ -1,9 +1,10 @@
 """TTT, the test-time half. Test-Time Training with Self-Supervision for Generalization under Distribution Shifts.
 Sun, Wang, Liu, Miller, Efros, Hardt, ICML 2020. https://arxiv.org/abs/1909.13231
 
-As given, the online form; the paper's standard form is ``steps=10 episodic=true``. Where we differ: views are those of
-training (crop, flip, colour jitter, grey), where the paper crops and flips; batch normalisation reads its stored
-statistics throughout; and with ``per=batch`` the images of a batch are learned from together, a view or a few of each.
+The defaults are the online form; the paper's standard form is ``steps=10 episodic=true``. Three things differ here. The
+views are those of training (crop, flip, colour jitter, grey); the paper crops and flips. Batch normalisation always
+uses its stored statistics. With ``per=batch`` an update uses all images of a batch together, with one or more views of
+each.
 """
 
 from dataclasses import dataclass
@@ -28,18 +29,18 @@ class Hparams(gradient.Hparams):
     steps: int = hp(1, "updates per image, or per batch")
     episodic: bool = hp(False, "start every image, or batch, from the trained model")
     optimizer: Literal["adam", "sgd"] = hp("sgd", "adam, or plain SGD")
-    per: Literal["image", "batch"] = hp("image", "learn from one image after another, or from a batch together")
+    per: Literal["image", "batch"] = hp("image", "learn from each image separately, or from a batch together")
     views: int = hp(32, "augmented views in an update; at least one of each image")
-    threshold: float = hp(1.0, "leave out images known to be upright with this probability; 1 leaves out none")
-    fix_branch: bool = hp(False, "keep the rotation branch as trained, and step the shared blocks only")
+    threshold: float = hp(1.0, "skip images predicted upright with at least this probability; 1 skips none")
+    fix_branch: bool = hp(False, "keep the rotation branch as trained, and change only the shared blocks")
 
 
 class TTT(GradientAdapter):
-    """Views x_v of the image, each turned by k_v quarters of a circle at random:
+    """x_v: augmented views of the image; k_v: a random number of quarter turns for each view.
 
-    shared blocks and rotation branch ← step on mean_v CE(f_rot(x_v turned by k_v), k_v),
+    shared blocks and rotation branch ← step on mean_v CE(f_rot(x_v rotated by k_v), k_v).
 
-    then the image is predicted. Views are drawn anew for every step.
+    Then the image is predicted. Every step draws new views.
     """
 
     name = "ttt"
@@ -47,7 +48,7 @@ class TTT(GradientAdapter):
         "Sun et al., Test-Time Training with Self-Supervision for Generalization under Distribution Shifts, ICML 2020"
     )
     Hparams = Hparams
-    needs = Needs(training="ttt", changes="the blocks but the last, and the rotation branch")
+    needs = Needs(training="ttt", changes="all blocks except the last, and the rotation branch")
     predicts = "after"
 
     model: ttt.TTT
@@ -55,7 +56,8 @@ class TTT(GradientAdapter):
     def scope(self) -> dict[str, nn.Parameter]:
         if not isinstance(self.model, ttt.TTT):
             raise InputError(
-                f"a model trained with {self.model.name!r} has no rotation branch: train with --algorithm ttt."
+                f"ttt needs a model with a rotation branch, and one trained with {self.model.name!r} has none: "
+                "train with --algorithm ttt."
             )
         check_at_least(1, self.hp, "views")
         if not 0 < self.hp.threshold <= 1:
@@ -79,8 +81,8 @@ class TTT(GradientAdapter):
 
     @torch.no_grad()
     def choose(self, x: Tensor) -> Tensor:
-        """The images to learn from."""
-        if self.hp.threshold == 1:  # also where rounding makes a probability 1
+        """Return the images to learn from."""
+        if self.hp.threshold == 1:  # also if rounding makes a probability 1
             return x
         upright = self.model.rotation_logits(self.model.inputs(x)).softmax(1)[:, 0]
         return x[upright < self.hp.threshold]

@@ -1,10 +1,10 @@
 """TTT++, the test-time half. TTT++: When Does Self-Supervised Test-Time Training Fail or Thrive?
 Liu, Kothari, van Delft, Bellot-Gurlet, Mordan, Alahi, NeurIPS 2021. https://openreview.net/forum?id=86NHK__yFDl
 
-Online, in one pass: the released code runs up to 500 epochs over the test set, and chooses its learning rate and when
-to stop by the test labels. Batch normalisation reads its stored statistics, which that code refreshes first. Distances
-between moments are divided by what they would be for as many images of the source, which is computed from the source's
-fourth moment instead of averaged over its batches.
+Three things differ here. It runs online, in one pass; the released code runs up to 500 epochs over the test set, and
+uses the test labels to choose its learning rate and when to stop. Batch normalisation uses its stored statistics; the
+released code updates them first. Distances between moments are divided by their expected value for the same number of
+source images. That value is computed from the source's fourth moment instead of averaged over its batches.
 """
 
 from dataclasses import dataclass
@@ -32,16 +32,17 @@ class Hparams(gradient.Hparams):
     momentum: float = hp(0.9, "momentum of SGD")
     align_features: float = hp(0.05, "weight of the alignment of the features")
     align_projections: float = hp(0.2, "weight of the alignment of the projections")
-    queue: int = hp(1536, "earlier images whose features count for the moments too")
+    queue: int = hp(1536, "earlier images with features that also enter the moments")
 
 
 class TTTPlus(GradientAdapter):
-    """Features z = f_θ(x), projections h = g(z); μ, Σ over the batch and a queue of the latest images before it:
+    """Features z = f_θ(x), projections h = g(z); μ, Σ over the batch and a queue of the latest earlier images:
 
     θ ← step on NT-Xent(two views of each image) + a_z·D(z) + a_h·D(h),
     D = ‖Σ − Σ_s‖²/E_Σ + ½·‖μ − μ_s‖²/E_μ,
 
-    μ_s, Σ_s of the source and E what the distance would be for as many of its images; then the batch is predicted.
+    with μ_s, Σ_s of the source, and E the expected distance for the same number of source images. Then the batch is
+    predicted.
     """
 
     name = "ttt++"
@@ -57,7 +58,8 @@ class TTTPlus(GradientAdapter):
     def scope(self) -> dict[str, nn.Parameter]:
         if not isinstance(self.model, ttt_plus.TTTPlus):
             raise InputError(
-                f"a model trained with {self.model.name!r} has no contrastive head: train with --algorithm ttt++."
+                f"ttt++ needs a model with a contrastive head, and one trained with {self.model.name!r} has none: "
+                "train with --algorithm ttt++."
             )
         check_at_least(0, self.hp, "queue")
         return whole_backbone(self.model)
@@ -85,7 +87,7 @@ class TTTPlus(GradientAdapter):
         self.enqueue("projections", h[:n])
 
     def distance(self, name: str, z: Tensor, source: RunningMoments) -> Tensor:
-        """D of the batch and the queue; gradients reach the batch."""
+        """Return D of the batch and the queue. Gradients flow to the batch only."""
         return moment_distance(torch.cat([self.extra[name], z]), source.moments())
 
     def enqueue(self, name: str, z: Tensor) -> None:

@@ -13,7 +13,7 @@ Share = Callable[[int], float]
 """Number of images in the batch -> the share of the batch in the statistics, 0 to 1."""
 
 NORMS = (BatchNorm, nn.GroupNorm, nn.LayerNorm)
-CHUNK = 2**18  # values centred at a time: a copy of a whole batch of large maps costs more than its moments
+CHUNK = 2**18  # values centred at a time: to copy a whole batch of large maps costs more than its moments
 
 
 def batch_norms(module: nn.Module) -> dict[str, BatchNorm]:
@@ -43,7 +43,7 @@ def norm_parameters(module: nn.Module, prefix: str = "") -> dict[str, nn.Paramet
 
 
 def use_batch_statistics(module: nn.Module) -> None:
-    """Let batch normalisation inside the module read the statistics of each batch, and none stored."""
+    """Make batch normalisation inside the module use the statistics of each batch instead of stored ones."""
     for norm in batch_norms(module).values():
         norm.track_running_stats = False
         norm.running_mean = norm.running_var = None
