@@ -50,7 +50,6 @@ EVERY = 2.0  # a margin no image's entropy reaches
 AT_WORK: dict[str, dict[str, Any]] = {  # settings with which a method does all it can, also on images that mean nothing
     "eata": {"margin": EVERY, "redundancy": 1e9},
     "sar": {"margin": EVERY, "recover": 0.0},
-    "itta+": {"patience": 0, "gate": False},
 }
 aten = torch.ops.aten
 BY_ENTRY = (

@@ -17,7 +17,7 @@ from itta.data.loaders import TrainLoader, prefetch
 from itta.errors import InputError
 from itta.hparams import sample
 from itta.metrics.selection import mean, split_of
-from itta.models.source_statistics import source_differences, source_fisher, source_styles
+from itta.models.source_statistics import source_confusions, source_differences, source_fisher, source_styles
 from itta.nn import make_backbone
 from itta.records import Record
 from itta.run.directory import alone, claim
@@ -89,6 +89,7 @@ def finish(
     algorithm.style_bank = source_styles(algorithm, dataset, splits, trial)
     algorithm.fisher = source_fisher(algorithm, dataset, splits, trial)
     algorithm.differences = source_differences(algorithm, dataset, splits, trial)
+    algorithm.confusions = source_confusions(algorithm, dataset, splits, trial)
     save_model(folder, algorithm, trial.backbone, {"trial": trial.to_json(), "steps": step})
 
 

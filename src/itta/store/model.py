@@ -86,6 +86,7 @@ def save_model(folder: Path, algorithm: Algorithm, backbone: str, about: Mapping
         tensors |= with_prefix("style_bank.", bank.tensors())
     tensors |= with_prefix("fisher.", algorithm.fisher or {})
     tensors |= with_prefix("differences.", algorithm.differences or {})
+    tensors |= with_prefix("confusions.", algorithm.confusions or {})
     save_tensors(folder / "model.safetensors", tensors, {})
     description = {
         "format": FORMAT,
@@ -132,6 +133,7 @@ def load(path: str | Path) -> Algorithm:
     tensors, _ = load_tensors(folder / "model.safetensors")
     algorithm.fisher = without_prefix("fisher.", tensors) or None  # models without one may be older
     algorithm.differences = without_prefix("differences.", tensors) or None
+    algorithm.confusions = without_prefix("confusions.", tensors) or None
     try:
         algorithm.load_state_dict(without_prefix("model.", tensors))
         if bank_domains is not None:
