@@ -164,9 +164,9 @@ def score(found: list[Evidence], rules: Rules) -> tuple[float, float, list[float
     return mean(weighed), min(map(min, gains.values())), [mean(of) for of in gains.values()]
 
 
-def choose(found: list[Evidence], rules: Rules = Rules()) -> tuple[Rules, list[Tried]]:
+def choose(found: list[Evidence]) -> tuple[Rules, list[Tried]]:
     """One constant after another, each at the best of its values; the others as chosen before, or as they are."""
-    tried = []
+    rules, tried = Rules(), []
     for constant, values in GRID.items():
         best = -np.inf
         for value in values:

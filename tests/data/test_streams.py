@@ -24,13 +24,17 @@ def runs(values: np.ndarray) -> int:
 @pytest.mark.parametrize("classes", get_args(Classes))
 def test_every_image_comes_once(classes: Classes, domains: Domains) -> None:
     order = draw_order(LABELS, classes, domains, seed=1)
-    assert len(order) == 354
+    unequal = classes in ("zipf1", "zipf2")
+    assert len(order) == 354 or unequal
     for number, labels in enumerate(LABELS.values()):
-        assert sorted(order.index[order.domain == number]) == list(range(len(labels)))
+        indices = sorted(order.index[order.domain == number])
+        assert len(set(indices)) == len(indices) > 0
+        assert set(indices) <= set(range(len(labels)))
+        assert unequal or len(indices) == len(labels)
     again, other = draw_order(LABELS, classes, domains, seed=1), draw_order(LABELS, classes, domains, seed=2)
     assert (again.domain == order.domain).all()
     assert (again.index == order.index).all()
-    assert (other.index != order.index).any()
+    assert list(other.index) != list(order.index)
 
 
 def test_a_domain_comes_in_the_same_order_whatever_comes_beside_it() -> None:

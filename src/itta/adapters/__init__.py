@@ -14,6 +14,7 @@ from itta.adapters.lame import LAME
 from itta.adapters.memo import MEMO
 from itta.adapters.mt3 import MT3
 from itta.adapters.note import NOTE
+from itta.adapters.roid import ROID
 from itta.adapters.rotta import RoTTA
 from itta.adapters.sar import SAR
 from itta.adapters.shot import SHOT
@@ -29,7 +30,7 @@ from itta.hparams import default
 ADAPTERS: dict[str, type[Adapter]] = {
     a.name: a
     for a in (
-        *(Source, Tent, BNAdapt, CoTTA, EATA, LAME, MEMO, MT3, NOTE, RoTTA, SAR, SHOT, T3A, TTT, TTTPlus),
+        *(Source, Tent, BNAdapt, CoTTA, EATA, LAME, MEMO, MT3, NOTE, ROID, RoTTA, SAR, SHOT, T3A, TTT, TTTPlus),
         *(ITTA, ITTAPlus),
     )
 }
@@ -49,15 +50,15 @@ def adapt(
 ) -> Adapter:
     """Make an adapter for a trained model; settings are those of the method's Hparams.
 
-    With ``guard``, or settings of `Guard`, the adapter is watched, and its harm taken back; not told, `itta+` is and
-    the others are not.
+    With ``guard``, or settings of `Guard`, the adapter is watched, and its harm taken back. By default only `itta+` is
+    guarded.
     """
     cls = find_adapter(method) if isinstance(method, str) else method
     adapter = cls(trained, default(cls.Hparams, **hp))
     guard = cls.guarded if guard is None else guard
     if guard is False:
         return adapter
-    return Guard(trained, adapter, default(Guard.Hparams, **({} if guard is True else guard)))
+    return Guard(trained, adapter, default(Guard.Hparams, **{**cls.guard, **({} if guard is True else guard)}))
 
 
 __all__ = ["ADAPTERS", "Adapter", "Guard", "adapt", "find_adapter"]

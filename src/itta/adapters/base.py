@@ -43,6 +43,7 @@ class Adapter:
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # settings worth trying where they are chosen
     predicts: ClassVar[str]  # "before" or "after" its update on the same batch
     guarded: ClassVar[bool] = False  # whether a guard belongs to it, unless one is refused
+    guard: ClassVar[Mapping[str, Any]] = {}  # settings of its guard, where they are not the guard's own
 
     def __init__(self, trained: Algorithm, hp: Any) -> None:
         if self.needs.batch_norm and not has_batch_norm(trained.backbone):

@@ -80,6 +80,7 @@ class ITTAPlus(Adapter):
     candidates = ({}, {"neighbours": False})
     predicts = "after"
     guarded = True
+    guard = {"probation": 0}  # the diagnosis is its own
 
     def __init__(self, trained: Algorithm, hp: Any) -> None:
         super().__init__(trained, hp)

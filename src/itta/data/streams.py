@@ -46,8 +46,8 @@ def draw_order(
 
     Within a domain: ``iid``; ``sorted``, one class after another; ``dirichlet``, classes in clusters, the fewer at a
     time the smaller the concentration; ``zipf1`` and ``zipf2``, in random order, the k-th class k or k² times as rare
-    as the first, for which some images are left out. Domains: ``in_turn``; ``gradual``, the share of the next one growing;
-    ``mixed``; ``recurring``, each in turn, several times.
+    as the first, for which some images are left out. Domains: ``in_turn``; ``gradual``, the share of the next one
+    growing; ``mixed``; ``recurring``, each in turn, several times.
     """
     for value, kind in ((classes, Classes), (domains, Domains)):
         if value not in get_args(kind):
