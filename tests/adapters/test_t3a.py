@@ -70,14 +70,14 @@ def test_the_surest_push_the_others_out(trained: Trained, stream: list[Tensor]) 
     adapter, naive = adapt(model, "t3a", supports=2), Naive(model, 2)
     gone = 0
     for x in stream:
-        before = adapter.entropy.clone()
+        before = adapter.supports.entropy.clone()
         adapter(x)
         naive(x)
-        assert (adapter.entropy.sort().values <= before.sort().values).all()
-        gone += int(((adapter.entropy != before) & before.isfinite()).sum())
+        assert (adapter.supports.entropy.sort().values <= before.sort().values).all()
+        gone += int(((adapter.supports.entropy != before) & before.isfinite()).sum())
         for label in range(3):
             own = sorted(h for y, h, _ in naive.supports if y == label)[:2]
-            kept = [h for h in adapter.entropy[label].sort().values.tolist() if math.isfinite(h)]
+            kept = [h for h in adapter.supports.entropy[label].sort().values.tolist() if math.isfinite(h)]
             assert kept == pytest.approx(own, abs=1e-12)
     assert gone > 0
 
@@ -93,8 +93,8 @@ def test_all_are_kept_down_to_the_last(trained: Trained, stream: list[Tensor]) -
         naive(x)
     for label in range(3):
         rows = naive.of(label)
-        total = sum((row / row.norm() for row in rows), torch.zeros_like(adapter.rows[0]))
-        torch.testing.assert_close(adapter.kept[label].sum(0), total, rtol=0, atol=1e-12)
+        total = sum((row / row.norm() for row in rows), torch.zeros_like(adapter.supports.head.weight[0]))
+        torch.testing.assert_close(adapter.supports.kept[label].sum(0), total, rtol=0, atol=1e-12)
 
 
 def test_rows_of_the_head_get_the_label_that_the_head_gives_them(trained: Trained, stream: list[Tensor]) -> None:
@@ -102,7 +102,7 @@ def test_rows_of_the_head_get_the_label_that_the_head_gives_them(trained: Traine
     model = trained("erm").double()
     model.head.bias.data = torch.tensor([100.0, 0.0, 0.0], dtype=torch.float64)
     adapter = adapt(model, "t3a", supports=5)
-    assert adapter.entropy.isfinite().sum(1).tolist() == [3, 0, 0]
+    assert adapter.supports.entropy.isfinite().sum(1).tolist() == [3, 0, 0]
     scores = adapter(stream[0])
     torch.testing.assert_close(scores, Naive(model, 5)(stream[0]), rtol=0, atol=1e-9)
     assert not scores[:, 1:].any()
@@ -112,11 +112,11 @@ def test_rows_of_the_head_get_the_label_that_the_head_gives_them(trained: Traine
 def test_memory_is_flat_along_a_stream(m: int, trained: Trained, stream: list[Tensor]) -> None:
     adapter = adapt(trained("erm").double(), "t3a", supports=m)
     shapes = {k: v.shape for k, v in adapter.state_dict().items()}
-    places = adapter.kept.data_ptr(), adapter.entropy.data_ptr()
+    places = adapter.supports.kept.data_ptr(), adapter.supports.entropy.data_ptr()
     for x in stream * 3:
         adapter(x)
     assert {k: v.shape for k, v in adapter.state_dict().items()} == shapes
-    assert (adapter.kept.data_ptr(), adapter.entropy.data_ptr()) == places
+    assert (adapter.supports.kept.data_ptr(), adapter.supports.entropy.data_ptr()) == places
     assert shapes["kept"].numel() == 3 * max(m, 1) * 16
 
 
@@ -159,7 +159,7 @@ def test_degenerate_images(m: int, trained: Trained) -> None:
     adapter = adapt(model, "t3a", supports=m)
     scores = adapter(torch.rand(6, 3, 16, 16))
     assert not scores.any()
-    assert torch.isfinite(adapter.kept).all()
+    assert torch.isfinite(adapter.supports.kept).all()
 
 
 @pytest.mark.parametrize("m", [0, -2])

@@ -1,11 +1,9 @@
 """Orders of arrival: every image once, as correlated as asked for, and the same for the same seed."""
 
-from typing import get_args
-
 import numpy as np
 import pytest
 
-from itta.data.streams import Classes, Domains, Order, draw_order
+from itta.data.streams import CLASS_ORDERS, DOMAIN_ORDERS, Order, draw_order
 from itta.errors import InputError
 
 LABELS = {
@@ -20,17 +18,21 @@ def runs(values: np.ndarray) -> int:
     return 1 + int((values[1:] != values[:-1]).sum())
 
 
-@pytest.mark.parametrize("domains", get_args(Domains))
-@pytest.mark.parametrize("classes", get_args(Classes))
-def test_every_image_comes_once(classes: Classes, domains: Domains) -> None:
+@pytest.mark.parametrize("domains", DOMAIN_ORDERS)
+@pytest.mark.parametrize("classes", CLASS_ORDERS)
+def test_every_image_comes_once(classes: str, domains: str) -> None:
     order = draw_order(LABELS, classes, domains, seed=1)
-    assert len(order) == 354
+    unequal = classes in ("zipf1", "zipf2")
+    assert len(order) == 354 or unequal
     for number, labels in enumerate(LABELS.values()):
-        assert sorted(order.index[order.domain == number]) == list(range(len(labels)))
+        indices = sorted(order.index[order.domain == number])
+        assert len(set(indices)) == len(indices) > 0
+        assert set(indices) <= set(range(len(labels)))
+        assert unequal or len(indices) == len(labels)
     again, other = draw_order(LABELS, classes, domains, seed=1), draw_order(LABELS, classes, domains, seed=2)
     assert (again.domain == order.domain).all()
     assert (again.index == order.index).all()
-    assert (other.index != order.index).any()
+    assert list(other.index) != list(order.index)
 
 
 def test_a_domain_comes_in_the_same_order_whatever_comes_beside_it() -> None:
@@ -40,7 +42,7 @@ def test_a_domain_comes_in_the_same_order_whatever_comes_beside_it() -> None:
 
 
 def test_how_correlated_labels_are() -> None:
-    def stretches(classes: Classes, concentration: float = 0.1) -> float:
+    def stretches(classes: str, concentration: float = 0.1) -> float:
         y = LABELS["day"]
         orders = [draw_order({"day": y}, classes, seed=s, concentration=concentration) for s in range(20)]
         return float(np.mean([runs(y[o.index]) for o in orders]))

@@ -15,6 +15,7 @@ from itta.adapters.lame import LAME
 from itta.adapters.memo import MEMO
 from itta.adapters.mt3 import MT3
 from itta.adapters.note import NOTE
+from itta.adapters.roid import ROID
 from itta.adapters.rotta import RoTTA
 from itta.adapters.sar import SAR
 from itta.adapters.shot import SHOT
@@ -30,7 +31,7 @@ from itta.registry import find_class
 ADAPTERS: dict[str, type[Adapter]] = {
     a.name: a
     for a in (
-        *(Source, Tent, BNAdapt, CoTTA, EATA, LAME, MEMO, MT3, NOTE, RoTTA, SAR, SHOT, T3A, TTT, TTTPlus),
+        *(Source, Tent, BNAdapt, CoTTA, EATA, LAME, MEMO, MT3, NOTE, ROID, RoTTA, SAR, SHOT, T3A, TTT, TTTPlus),
         *(ITTA, ITTAPlus),
     )
 }
@@ -60,7 +61,7 @@ def adapt(
     guard = cls.guarded if guard is None else guard
     if guard is False:
         return adapter
-    return Guard(trained, adapter, default(Guard.Hparams, **({} if guard is True else guard)))
+    return Guard(trained, adapter, default(Guard.Hparams, **{**cls.guard, **({} if guard is True else guard)}))
 
 
 __all__ = ["ADAPTERS", "Adapter", "Guard", "adapt", "find_adapter"]

@@ -44,6 +44,7 @@ class Adapter:
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # settings that `itta tune` tries
     predicts: ClassVar[str]  # "before" or "after" its update on the same batch
     guarded: ClassVar[bool] = False  # whether `adapt` puts a guard around it by default
+    guard: ClassVar[Mapping[str, Any]] = {}  # settings of its guard that differ from the guard's defaults
 
     def __init__(self, trained: Algorithm, hp: Any) -> None:
         if self.needs.batch_norm and not has_batch_norm(trained.backbone):

@@ -2,6 +2,7 @@
 
 import copy
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itta.adapters.base import not_fixed
@@ -36,11 +37,29 @@ class Frozen(nn.Module):
         return self.theta[block](z) if block in self.theta else z
 
 
-class Averaged(Frozen):
-    """The mean of the predictions without and with the added blocks. Both share the layers before the first of them."""
+class Combined(nn.Module):
+    """The mean of several answers: without the added blocks, with them, and by prototypes; then a bias is added."""
+
+    def __init__(self, frozen: Frozen, temperature: float, prototypes: Tensor | None, bias: Tensor) -> None:
+        super().__init__()
+        self.frozen, self.temperature = frozen, temperature
+        like = next(frozen.parameters())
+        self.bias: Tensor
+        self.prototypes: Tensor | None
+        self.register_buffer("bias", bias.to(like))
+        self.register_buffer("prototypes", None if prototypes is None else prototypes.to(like))
+        self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        backbone, first = self.model.backbone, next(iter(self.theta))
-        z = backbone.until(first, self.model.inputs(x))
-        features = backbone.resume(first, z), backbone.resume(first, z, self.adapt_block)
-        return log_mean_probability([self.model.classify(f) for f in features])
+        model, theta = self.frozen.model, self.frozen.theta
+        if len(theta) > 0:
+            first = next(iter(theta))
+            z = model.backbone.until(first, model.inputs(x))
+            plain, restyled = model.backbone.resume(first, z), model.backbone.resume(first, z, self.frozen.adapt_block)
+            answers = [model.classify(f) / self.temperature for f in (plain, restyled)]
+        else:
+            plain = model.features(x)
+            answers = [model.classify(plain) / self.temperature]
+        if self.prototypes is not None:
+            answers.append(F.normalize(plain) @ self.prototypes.T)
+        return (log_mean_probability(answers) + self.bias).log_softmax(1)

@@ -1,14 +1,12 @@
 """A guard around any adapter: it watches, without labels, for signs that adaptation does harm, and takes it back.
 
-Our own, after what online adapters are known to die of: features that shrink or grow without end; predictions that all
-become sure, or all the same; drift away from the trained model; a loss that rises; numbers that are not finite.
-Everything is compared with the trained model's own answers to the same images, so no limit depends on the data. That
-takes one plain pass more for every batch.
+Our own. `watches` says what is watched. The referee is the trained model in knowledge of the stream: its own answers,
+diagnosed (`Diagnosis`), so that answers that follow from alike neighbours, or from the classes that come, are no harm
+by its reckoning. The trained model's answers take one plain pass more for every batch.
 """
 
-import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -17,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from itta.adapters.base import Adapter, check_at_least, check_batch, finite_images
+from itta.adapters.diagnosis import Diagnosis, Rules
 from itta.adapters.frozen import Frozen
+from itta.adapters.watches import WATCHES, Means, Trip, Watched, excess_cost, spread
 from itta.algorithms.base import Algorithm
 from itta.errors import InputError
-from itta.functional.entropy import effective_classes, entropy
 from itta.hparams import hp
 from itta.nn.optimizer import with_prefix, without_prefix
 
@@ -29,14 +28,15 @@ LOG = 1000  # interventions kept in full; the counts go on
 
 @dataclass(frozen=True)
 class Hparams:
-    max_cost: float = hp(0.15, "what the answers may cost, as a share of what the trained model doubts")
+    max_cost: float = hp(0.15, "what the answers may cost, as a share of what the referee doubts")
     budget: float = hp(4.0, "right answers that may be lost beyond that before the guard steps in")
+    probation: int = hp(64, "images that the trained model answers at first, while the adapter is watched")
     trial: int = hp(64, "images that the trained model answers after a trip; twice as many after each further one")
     memory: int = hp(64, "images over which running means are taken")
     snapshot_every: int = hp(64, "images between two snapshots of a healthy adapter")
     max_norm_ratio: float = hp(2.0, "how many times longer or shorter features may be than the trained model's")
-    min_entropy_ratio: float = hp(0.1, "how small the predictions' entropy may be, as a share of the trained model's")
-    min_balance: float = hp(0.6, "how few classes may be predicted, as a share of the trained model's")
+    min_entropy_ratio: float = hp(0.1, "how small the predictions' entropy may be, as a share of the referee's")
+    min_balance: float = hp(0.6, "how few classes may be predicted, as a share of the referee's")
     max_loss_ratio: float = hp(5.0, "how far the loss may rise above its long-run mean")
 
 
@@ -48,20 +48,15 @@ class Intervention(NamedTuple):
     action: str  # "rolled back", "reset" or "left out"
 
 
-class Trip(NamedTuple):
-    watch: str
-    value: float
-    limit: float
-
-
 class Guard(Adapter):
     """Predicts with the adapter inside as long as it is well, and with the trained model when it is not.
 
-    With q the trained model's probabilities, i its class and j the adapter's, an image costs q_i − q_j right answers,
-    and could win the doubt 1 − q_i. The debt D ← max(0, D + Σ (q_i − q_j) − max_cost·(1 − q_i)) over the images of each
-    batch (Page's CUSUM) must stay within ``budget``: by the trained model's reckoning so many answers, and no more, are
-    lost before the guard steps in, whatever the size of the batches.
+    With q the referee's probabilities, i the trained model's class and j the adapter's, an image costs q_i − q_j right
+    answers, and could win the doubt 1 − max q. The debt D ← max(0, D + Σ (q_i − q_j) − max_cost·(1 − max q)) over the
+    images of each batch (Page's CUSUM) must stay within ``budget``: by the referee's reckoning so many answers, and no
+    more, are lost before the guard steps in, whatever the size of the batches.
 
+    An adapter begins on probation: it learns and is watched, and the trained model answers.
     When a watch trips, the adapter goes back to its last healthy snapshot and on trial: it learns and is watched, and
     the trained model answers. When one trips during the trial, it goes back to the start, and rests before the next.
     Each trip makes trials and rests twice as long, so that budgets are spent ever more rarely. A prediction is never
@@ -76,8 +71,11 @@ class Guard(Adapter):
     def __init__(self, trained: Algorithm, inner: Adapter, hp: Any) -> None:
         super().__init__(trained, hp)  # self.model: the trained model, which never moves
         check_at_least(1, hp, "trial", "memory", "snapshot_every")
-        check_at_least(0, hp, "max_cost", "budget")
+        check_at_least(0, hp, "max_cost", "budget", "probation")
         self.inner = inner
+        known = self.model.confusions
+        self.temperature = 1.0 if known is None else float(known["temperature"])
+        self.stream = Diagnosis(self.model.task.n_classes, Rules(), None if known is None else known["mean"])
         self.name, self.predicts = f"guarded {inner.name}", inner.predicts  # type: ignore[misc]
         self.needs = replace(inner.needs, batch=1)  # type: ignore[misc]
         self.begin()
@@ -90,7 +88,9 @@ class Guard(Adapter):
         """The guard's own state, as before the first image."""
         self.images = self.before = 0  # seen, and seen before the batch at hand
         self.trips = self.snapshot_at = 0
-        self.resume_at = self.trusted_at = 0  # images after which the adapter learns again, and its answers count
+        self.resume_at = 0  # images after which the adapter learns again
+        self.trusted_at = self.hp.probation  # and after which its answers count
+        self.stream.reset()
         self.snapshot = self.inner.state_dict()
         self.means, self.debt = Means(self.hp.memory), 0.0
         self.scale = 0.0  # brings the adapter's logits to the trained model's spread, as it was on the first batch
@@ -148,26 +148,14 @@ class Guard(Adapter):
 
     def watch(self, logits: Tensor, reference: Tensor, norm: float, source_norm: float) -> Trip | None:
         """The first watch that trips."""
-        loss, hp, means = self.inner.last_loss, self.hp, self.means
-        if not (torch.isfinite(logits).all() and torch.isfinite(reference).all() and math.isfinite(loss)):
-            return Trip("finite", float("nan"), 0.0)
-        self.debt = max(0.0, self.debt + excess_cost(logits, reference, hp.max_cost))
-        if self.debt > hp.budget:
-            return Trip("cost", self.debt, hp.budget)
-        self.scale = self.scale or float(spread(reference) / spread(logits))
-        means.add(logits * self.scale, reference, loss, norm / source_norm if source_norm > 0 else 1.0)
-        if not 1 / hp.max_norm_ratio <= means["norm"] <= hp.max_norm_ratio:
-            return Trip("feature norm", means["norm"], hp.max_norm_ratio)
-        if not means.full:
-            return None
-        sureness = means["entropy"] / max(means["source entropy"], 1e-3)  # a trained model may be sure itself
-        if sureness < hp.min_entropy_ratio:
-            return Trip("entropy", sureness, hp.min_entropy_ratio)
-        if means.balance < hp.min_balance:
-            return Trip("class balance", means.balance, hp.min_balance)
-        if means["loss"] > hp.max_loss_ratio * means.long_loss > 0:
-            return Trip("loss", means["loss"] / means.long_loss, hp.max_loss_ratio)
-        return None
+        loss = self.inner.last_loss
+        if Watched(logits, reference, loss, self.debt, self.means, self.hp).finite:
+            referee = self.stream((reference / self.temperature).log_softmax(1)).posterior
+            self.debt = max(0.0, self.debt + excess_cost(logits, reference, referee, self.hp.max_cost))
+            self.scale = self.scale or float(spread(reference) / spread(logits))
+            self.means.add(logits * self.scale, referee, loss, norm / source_norm if source_norm > 0 else 1.0)
+        seen = Watched(logits, reference, loss, self.debt, self.means, self.hp)
+        return next((trip for watch in WATCHES.values() if (trip := watch(seen)) is not None), None)
 
     def take_back(self) -> str:
         """Undo what the adapter learned since it was last well, or all of it; return what was done."""
@@ -212,6 +200,7 @@ class Guard(Adapter):
             **with_prefix("inner.", self.inner.state_dict()),
             **with_prefix("snapshot.", {k: v.clone() for k, v in self.snapshot.items()}),
             **with_prefix("means.", self.means.tensors()),
+            **with_prefix("stream.", self.stream.state_dict()),
             "numbers": torch.tensor(numbers),
             "debt, scale": torch.tensor([self.debt, self.scale], dtype=torch.double),
         }
@@ -220,69 +209,9 @@ class Guard(Adapter):
         self.inner.load_state_dict(without_prefix("inner.", state))
         self.snapshot = {k: v.clone() for k, v in without_prefix("snapshot.", state).items()}
         self.means = Means(self.hp.memory, without_prefix("means.", state))
+        self.stream.load_state_dict(without_prefix("stream.", state))
         self.images, self.trips, self.snapshot_at, self.resume_at, self.trusted_at = state["numbers"].tolist()
         self.debt, self.scale = state["debt, scale"].tolist()
-
-
-class Means:
-    """Running means over the last images, right from the first one on, of what the guard watches."""
-
-    names = ("norm", "loss", "entropy", "source entropy", "weight")  # and each class's share, and the trained model's
-
-    def __init__(self, memory: int, tensors: Mapping[str, Tensor] | None = None) -> None:
-        self.memory = memory
-        self.sums, self.long = (tensors[k].clone() if tensors else torch.zeros(0) for k in ("sums", "long"))
-
-    def add(self, logits: Tensor, reference: Tensor, loss: float, norm: float) -> None:
-        own, source = (of.detach().double().cpu() for of in (logits, reference))
-        first = torch.tensor([norm, loss, entropy(own).mean(), entropy(source).mean(), 1.0], dtype=torch.double)
-        now = torch.cat([first, own.softmax(1).mean(0), source.softmax(1).mean(0)])
-        share = 1 - (1 - 1 / self.memory) ** len(own)
-        if not len(self.sums):
-            self.sums, self.long = torch.zeros_like(now), torch.zeros_like(now)
-        self.sums = self.sums.lerp(now, share)
-        self.long = self.long.lerp(now, share / 10)
-
-    def __getitem__(self, name: str) -> float:
-        return self.of(self.sums, name)
-
-    def of(self, sums: Tensor, name: str) -> float:
-        return float(sums[self.names.index(name)] / sums[self.names.index("weight")])
-
-    @property
-    def full(self) -> bool:
-        """Whether enough images were seen for a mean to say something."""
-        return len(self.sums) > 0 and float(self.sums[self.names.index("weight")]) > 0.5
-
-    @property
-    def balance(self) -> float:
-        """Classes predicted, as a share of those that the trained model predicts."""
-        own, source = (p / p.sum() for p in self.sums[len(self.names) :].chunk(2))
-        return effective_classes(own) / effective_classes(source)
-
-    @property
-    def long_loss(self) -> float:
-        return self.of(self.long, "loss")
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"sums": self.sums.clone(), "long": self.long.clone()}
-
-
-def excess_cost(logits: Tensor, reference: Tensor, share: float) -> float:
-    """Right answers that the trained model expects to lose by these, beyond a share of those it doubts itself.
-
-    >>> sure = torch.tensor([[0.9, 0.1]]).log()
-    >>> round(excess_cost(sure.flip(1), sure, share=0.5), 6)  # loses 0.8 for a doubt of 0.1
-    0.75
-    """
-    q = reference.double().softmax(1)
-    own, other = q.amax(1), q.gather(1, logits.argmax(1, keepdim=True))[:, 0]
-    return float((own - other - share * (1 - own)).sum())
-
-
-def spread(logits: Tensor) -> Tensor:
-    """How far the logits of an image lie apart, on average; some methods' do not mean to be log-probabilities."""
-    return logits.detach().double().std(1).mean().clamp(min=1e-6)
 
 
 def only_finite(logits: Tensor) -> Tensor:

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itta.adapters.base import Adapter, Needs
 from itta.adapters.frozen import Frozen
+from itta.adapters.supports import Supports, has_prototypes
 from itta.algorithms.base import Algorithm
 from itta.errors import InputError
-from itta.functional.entropy import entropy
 from itta.hparams import hp
 
 
@@ -45,62 +44,36 @@ class T3A(Adapter):
         super().__init__(trained, hp)
         if hp.supports < 1 and hp.supports != -1:
             raise InputError(f"supports must be at least 1, or -1 for all, got {hp.supports}.")
-        head, dim = self.model.head, self.model.backbone.dim
-        if not isinstance(head, nn.Linear) or head.in_features != dim:
+        head = self.model.head
+        if not isinstance(head, nn.Linear) or not has_prototypes(head, self.model.backbone.dim):
             raise InputError(
                 f"t3a needs the rows of a linear head on the features, and this model, trained with "
                 f"{self.model.name!r}, has no such head: choose another adapter."
             )
-        self.rows = head.weight
-        slots = max(hp.supports, 1)
-        self.kept = head.weight.new_zeros(head.out_features, slots, dim)  # normalised; with -1 their sum
-        self.entropy = head.weight.new_zeros(head.out_features, slots)  # infinite in a free slot
-        self.reset()
+        self.supports = Supports(head, hp.supports)
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         self.check(x)
         z = self.model.features(x)
-        self.add(z)
-        return z @ self.prototypes().T
-
-    def prototypes(self) -> Tensor:
-        """Return c_k, [classes, d]."""
-        return F.normalize(self.kept.sum(1))
+        self.supports.add(z, self.model.classify(z))
+        return z @ self.supports.prototypes().T
 
     def frozen(self) -> nn.Module:
-        found = Frozen(self.name, self.model)
-        found.model.head = nn.Linear(self.rows.shape[1], len(self.rows), bias=False).to(self.rows).requires_grad_(False)
-        found.model.head.weight.copy_(self.prototypes())
+        found, prototypes = Frozen(self.name, self.model), self.supports.prototypes()
+        head = nn.Linear(prototypes.shape[1], len(prototypes), bias=False).to(prototypes).requires_grad_(False)
+        head.weight.copy_(prototypes)
+        found.model.head = head
         return found
 
-    def add(self, z: Tensor) -> None:
-        """Add features under the labels that the head predicts, and drop those with the highest entropy."""
-        logits = self.model.classify(z)
-        label, h, z = logits.argmax(1), entropy(logits), F.normalize(z)
-        if self.hp.supports == -1:
-            self.kept[:, 0].index_add_(0, label, z)
-            return
-        classes, slots = self.entropy.shape
-        own = label == torch.arange(classes, device=z.device).unsqueeze(1)  # [C, B]
-        pool = torch.cat([self.entropy, torch.where(own, h, torch.inf)], 1)  # [C, M + B]
-        first = pool.argsort(dim=1, stable=True)[:, :slots]  # stable: features of other classes fill no free slot
-        stays = torch.zeros_like(pool, dtype=torch.bool).scatter_(1, first, True)
-        left, entered = ~stays[:, :slots], stays[:, slots:].nonzero()[:, 1]  # in each class as many leave as enter
-        self.kept[left], self.entropy[left] = z[entered], h[entered]
-
-    @torch.no_grad()
     def reset(self) -> None:
-        self.kept.zero_()
-        self.entropy.fill_(torch.inf)
-        self.add(self.rows)
+        self.supports.reset()
 
     def network(self) -> Algorithm:
         raise InputError("t3a changes only the classifier, not the network: choose another adapter.")
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"kept": self.kept.clone(), "entropy": self.entropy.clone()}
+        return self.supports.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.kept.copy_(state["kept"])
-        self.entropy.copy_(state["entropy"])
+        self.supports.load_state_dict(state)

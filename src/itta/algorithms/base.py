@@ -88,6 +88,7 @@ class Algorithm(nn.Module):
         self.style_bank: StyleBank | None = None
         self.fisher: dict[str, Tensor] | None = None  # by parameter, of normalisation layers
         self.differences: dict[str, Tensor] | None = None  # "low" and "high" of the inputs of f_w, [dim] each
+        self.confusions: dict[str, Tensor] | None = None  # "mean" answers [C, C], "temperature", "prior"
         self.add_optimizer("main", self.parameters(), hp.lr, hp.weight_decay)
 
     def add_optimizer(

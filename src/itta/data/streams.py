@@ -6,15 +6,12 @@ shape the order and nothing else: no adapter sees them.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 
 from itta.errors import InputError, unknown
 from itta.seeds import derive_seed
 
-Classes = Literal["iid", "sorted", "dirichlet"]
-Domains = Literal["in_turn", "gradual", "mixed", "recurring"]
 SLOTS = 10  # parts of a stream over which the Dirichlet law spreads each class
 ROUNDS = 3  # visits to each domain, where domains recur
 
@@ -42,16 +39,17 @@ def draw_order(
     seed: int = 0,
     concentration: float = 0.1,
 ) -> Order:
-    """Draw an order over all images of the named domains, each image once.
+    """Draw an order over the images of the named domains, each image once.
 
     Within a domain: ``iid``; ``sorted``, one class after another; ``dirichlet``, classes in clusters, the fewer at a
-    time the smaller the concentration. Domains: ``in_turn``; ``gradual``, the share of the next one growing;
-    ``mixed``; ``recurring``, each in turn, several times.
+    time the smaller the concentration; ``zipf1`` and ``zipf2``, in random order, the k-th class k or k² times as rare
+    as the first, for which some images are left out. Domains: ``in_turn``; ``gradual``, the share of the next one
+    growing; ``mixed``; ``recurring``, each in turn, several times.
     """
-    for value, kind in ((classes, Classes), (domains, Domains)):
-        if value not in get_args(kind):
-            raise unknown("order", value, get_args(kind))
-    if concentration <= 0:
+    for value, table in ((classes, CLASS_ORDERS), (domains, DOMAIN_ORDERS)):
+        if value not in table:
+            raise unknown("order", value, list(table))
+    if not concentration > 0:
         raise InputError(f"concentration must be above 0, got {concentration}.")
     within = []
     for name, y in labels.items():
@@ -66,20 +64,50 @@ def draw_order(
 
 
 def order_classes(y: np.ndarray, classes: str, concentration: float, rng: np.random.RandomState) -> np.ndarray:
-    """A permutation of one domain's images."""
+    """The images of one domain in the order in which they come."""
+    return CLASS_ORDERS[classes](y, concentration, rng)
+
+
+def iid(y: np.ndarray, concentration: float, rng: np.random.RandomState) -> np.ndarray:
+    return rng.permutation(len(y))
+
+
+def by_class(y: np.ndarray, rng: np.random.RandomState) -> list[np.ndarray]:
+    """The images of each class, shuffled; the classes in random order."""
     shuffled = rng.permutation(len(y))
-    if classes == "iid":
-        return shuffled
-    names = rng.permutation(np.unique(y))
-    of_class = [shuffled[y[shuffled] == name] for name in names]
-    if classes == "sorted":
-        return np.concatenate(of_class)
+    return [shuffled[y[shuffled] == name] for name in rng.permutation(np.unique(y))]
+
+
+def one_after_another(y: np.ndarray, concentration: float, rng: np.random.RandomState) -> np.ndarray:
+    return np.concatenate(by_class(y, rng))
+
+
+def in_clusters(y: np.ndarray, concentration: float, rng: np.random.RandomState) -> np.ndarray:
     slots: list[list[np.ndarray]] = [[] for _ in range(SLOTS)]
-    for indices in of_class:
+    for indices in by_class(y, rng):
         ends = np.round(np.cumsum(rng.dirichlet([concentration] * SLOTS)) * len(indices)).astype(int)
         for slot, part in zip(slots, np.split(indices, ends[:-1])):
             slot.append(part)
     return np.concatenate([part for slot in slots for part in (slot[i] for i in rng.permutation(len(slot)))])
+
+
+def unequal(y: np.ndarray, exponent: float, rng: np.random.RandomState) -> np.ndarray:
+    """As many images as Zipf's law allows: of the k-th class k^exponent times fewer than of the first."""
+    of_class = by_class(y, rng)
+    law = np.arange(1, len(of_class) + 1) ** -exponent
+    scale = min(len(indices) / share for indices, share in zip(of_class, law))
+    counts = np.floor(scale * law + 1e-9).astype(int)
+    return rng.permutation(np.concatenate([indices[:n] for indices, n in zip(of_class, counts)]))
+
+
+# name -> (labels, concentration of the Dirichlet law, generator) -> the images in their order
+CLASS_ORDERS: dict[str, Callable[[np.ndarray, float, np.random.RandomState], np.ndarray]] = {
+    "iid": iid,
+    "sorted": one_after_another,
+    "dirichlet": in_clusters,
+    "zipf1": lambda y, concentration, rng: unequal(y, 1.0, rng),
+    "zipf2": lambda y, concentration, rng: unequal(y, 2.0, rng),
+}
 
 
 def in_turn(sizes: Sequence[int], rng: np.random.RandomState) -> np.ndarray:

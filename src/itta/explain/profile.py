@@ -37,7 +37,6 @@ EVERY_IMAGE = 2.0  # a margin above the entropy of any image
 AT_WORK: dict[str, dict[str, Any]] = {  # settings with which a method does all its work, also on random images
     "eata": {"margin": EVERY_IMAGE, "redundancy": 1e9},
     "sar": {"margin": EVERY_IMAGE, "recover": 0.0},
-    "itta+": {"patience": 0, "gate": False},
 }
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from itta.functional.priors import calibrated_temperature, mean_answers
 from itta.models.second_view import draw_target_view
 from itta.models.trained import frozen_copy
 from itta.nn.backbone import evaluating
@@ -70,3 +71,13 @@ def difference_range(model: Any, images: Batches, seed: int) -> dict[str, Tensor
             differences.append(z - z_aug if model.hp.difference == "z-z'" else z_aug - z)
     h = torch.cat(differences)
     return {"low": h.amin(0), "high": h.amax(0)}
+
+
+@torch.no_grad()
+def collect_confusions(model: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """Compute the calibrated temperature on labelled batches, and the mean answer to each class at that temperature."""
+    with evaluating(model):
+        found = [(model.predict(x).float().cpu(), y) for x, y in batches]
+    logits, labels = (torch.cat(part) for part in zip(*found))
+    temperature = calibrated_temperature(logits, labels)
+    return {"mean": mean_answers(logits / temperature, labels), "temperature": torch.tensor(temperature)}

@@ -18,6 +18,8 @@ class Trained(Protocol):
     fisher: dict[str, Tensor] | None  # by parameter, of normalisation layers
     differences: dict[str, Tensor] | None  # "low" and "high" of the inputs of f_w, [dim] each
 
+    confusions: dict[str, Tensor] | None  # "mean" answers [C, C], "temperature", class "prior"
+
     def inputs(self, x: Tensor) -> Tensor:
         """Turn images into the input of the backbone."""
 

@@ -3,24 +3,28 @@
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from itta.algorithms import Algorithm
 from itta.data.dataset import DomainDataset, Split
 from itta.data.loaders import stream
-from itta.models.source_statistics import difference_range, fisher_of_norms, source_styles
+from itta.models.source_statistics import collect_confusions, difference_range, fisher_of_norms, source_styles
 from itta.seeds import derive_seed
 from itta.trial import Trial
 
 IMAGES = 64  # per source domain
+HELD_OUT_IMAGES = 250  # per source domain, to see how the model answers
 
 
 def collect_statistics(algorithm: Algorithm, dataset: DomainDataset, splits: Mapping[str, Split], trial: Trial) -> None:
-    """Give a trained model its style bank, its Fisher information, and the range of the inputs of f_w."""
+    """Give a trained model the statistics of its source data, each as the attribute of its name."""
     algorithm.style_bank = source_styles(algorithm, source_images(dataset, splits, trial))
     algorithm.fisher = fisher_of_norms(algorithm, source_images(dataset, splits, trial))
     seed = derive_seed(trial.seed, "differences")
     algorithm.differences = difference_range(algorithm, source_images(dataset, splits, trial), seed)
+    confusions = collect_confusions(algorithm, held_out_images(dataset, splits, trial))
+    algorithm.confusions = {**confusions, "prior": class_shares(dataset, splits, trial)}
 
 
 def source_images(dataset: DomainDataset, splits: Mapping[str, Split], trial: Trial) -> dict[str, Iterator[Tensor]]:
@@ -32,3 +36,19 @@ def source_images(dataset: DomainDataset, splits: Mapping[str, Split], trial: Tr
         return (x for _, x, _ in stream(dataset.domain(domain), chosen, 32))
 
     return {domain: batches(domain) for domain in trial.train_domains}
+
+
+def held_out_images(
+    dataset: DomainDataset, splits: Mapping[str, Split], trial: Trial
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield batches of held-out images of the source domains, with their labels."""
+    for domain in trial.train_domains:
+        for _, x, y in stream(dataset.domain(domain), splits[domain].held_out[:HELD_OUT_IMAGES], 64):
+            yield x, y
+
+
+def class_shares(dataset: DomainDataset, splits: Mapping[str, Split], trial: Trial) -> Tensor:
+    """Return the share of each class in the training images, [classes]; every domain counts the same."""
+    trained_on = [dataset.domain(d).labels[splits[d].train] for d in trial.train_domains]
+    shares = [np.bincount(y, minlength=len(dataset.classes)) / len(y) for y in trained_on]
+    return torch.from_numpy(np.mean(shares, 0)).float()

@@ -98,6 +98,7 @@ def save_model(folder: Path, algorithm: Algorithm, backbone: str, about: Mapping
         tensors |= with_prefix("style_bank.", algorithm.style_bank.tensors())
     tensors |= with_prefix("fisher.", algorithm.fisher or {})
     tensors |= with_prefix("differences.", algorithm.differences or {})
+    tensors |= with_prefix("confusions.", algorithm.confusions or {})
     save_tensors(folder / WEIGHTS, tensors, {})
     description = describe(folder, algorithm, backbone, about)
     replace_text(folder / DESCRIPTION, json.dumps(description.to_json(), indent=2) + "\n")
@@ -145,6 +146,7 @@ def load_model(description: Description, own: OwnCode = OwnCode()) -> Algorithm:
     tensors, _ = load_tensors(folder / WEIGHTS)
     algorithm.fisher = without_prefix("fisher.", tensors) or None  # models without one may be older
     algorithm.differences = without_prefix("differences.", tensors) or None
+    algorithm.confusions = without_prefix("confusions.", tensors) or None
     try:
         algorithm.load_state_dict(without_prefix("model.", tensors))
         if d.style_bank_domains is not None:

@@ -1,0 +1,157 @@
+"""What kind of stream this is, told from a model's answers alone: are neighbours alike, and which classes come?
+
+Our own. A correlated stream is one on which the answers to neighbouring images are more alike than chance allows; then
+the neighbours vote. On any other stream, answers that the model gives too often, by what is known of its confusions,
+are held back. Online estimates of the prior: Yang and Zhou, Non-stationary Data Sequence Classification Using Online
+Class Priors Estimation, Pattern Recognition 2008. Correlated streams: LAME (CVPR 2022), NOTE (NeurIPS 2022), DELTA
+(ICLR 2023), ROID (WACV 2024).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from itta.functional.priors import prior_from_confusions
+
+NOISE = 1e-4  # variance that a likeness has at the least: a few equal answers prove nothing
+LEAK = 1e-3  # share of every class that stays possible, however sure a chain is
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The constants of a diagnosis; `ITTAPlus.Hparams` says what they mean."""
+
+    correction: float = 1.0
+    pull: float = 0.2
+    stays: tuple[float, ...] = (0.5, 0.8, 0.95)
+    low: float = 3.0
+    high: float = 7.0
+    memory: int = 1000
+    start: float = 16.0
+    ordered: bool = True
+    neighbours: bool = True
+
+
+class Judged(NamedTuple):
+    """A batch after its diagnosis: log-probabilities [B, C] of two stages, and the diagnosis at each image [B]."""
+
+    corrected: Tensor  # without what the model answers too often
+    posterior: Tensor  # with the neighbours' vote as well
+    rho: Tensor
+    kappa: Tensor
+    prior: Tensor  # [C], in use for the last image
+
+
+class Diagnosis:
+    """With p_t the answers, ḡ their running mean, π̂ the prior that explains ḡ by the model's confusions:
+
+    δ_t = ⟨p_{t−1}, p_t⟩ − ⟨ḡ, p_t⟩, z its mean over its standard error, κ = clip((z − low)/(high − low), 0, 1),
+    ρ = Σ⟨p_{t−1}, p_t⟩/Σ⟨ḡ, p_t⟩. Chains f^s of classes that stay with probability s predict s·f^s + (1 − s)·b, where
+    b ∝ ḡ^(1−c)·π̂^c, c the correction; their mean, weighted by how well each s predicted so far, is v.
+    The answer is log p − log ḡ + log(κ·v + (1 − κ)·b): for κ = 0, log p − c·log(ḡ/π̂).
+
+    Images are taken one after another; where the order within a batch means nothing, the batches are.
+    All of it runs on the CPU in double precision: arrays of [B, C], beside a network.
+    """
+
+    def __init__(self, classes: int, rules: Rules, confusions: Tensor | None = None) -> None:
+        self.classes, self.rules = classes, rules
+        known = torch.eye(classes) if confusions is None else confusions
+        self.confusions = known.detach().float().cpu()
+        self.stays = torch.tensor(rules.stays, dtype=torch.double).view(-1, 1, 1)
+        self.reset()
+
+    def reset(self) -> None:
+        chains = len(self.rules.stays)
+        self.answered = torch.full((self.classes,), self.rules.start / self.classes, dtype=torch.double)  # Σ of answers
+        self.previous = torch.zeros(self.classes, dtype=torch.double)  # the last answer, or the last batch's mean
+        self.chains = torch.full((chains, self.classes), 1 / self.classes, dtype=torch.double)
+        self.evidence = torch.zeros(chains, dtype=torch.double)  # log-likelihood of each chain
+        self.likeness = torch.zeros(6, dtype=torch.double)  # Σw, Σw², Σδ, Σδ², Σ⟨p_{t−1}, p_t⟩, Σ⟨ḡ, p_t⟩
+
+    def __call__(self, log_p: Tensor) -> Judged:
+        """Take in the answers to a batch, log-probabilities [B, C], and judge them."""
+        own = log_p.detach().double().cpu()
+        p = own.exp()
+        steps = [1] * len(p) if self.rules.ordered else [len(p)]
+        means, rho, kappa = self.take_in(p, steps)
+        base = self.base(means)
+        likelihood = own - means.log()
+        voted = self.vote(likelihood, base, kappa, steps)
+        corrected, posterior = ((likelihood + b.log()).log_softmax(1).to(log_p) for b in (base, voted))
+        return Judged(corrected, posterior, rho, kappa, voted[-1])
+
+    def base(self, means: Tensor) -> Tensor:
+        """b, the prior without neighbours, for each mean answer; [B, C]."""
+        prior = prior_from_confusions(self.confusions, means.float(), self.rules.pull).double()
+        found = means ** (1 - self.rules.correction) * prior**self.rules.correction
+        return found / found.sum(1, keepdim=True)
+
+    def bias(self) -> Tensor:
+        """What is added to log-probabilities now where no neighbours vote: log b − log ḡ, [C]."""
+        mean = self.answered / self.answered.sum()
+        return self.base(mean.unsqueeze(0))[0].log() - mean.log()
+
+    def take_in(self, p: Tensor, steps: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """ḡ [B, C], ρ [B] and κ [B] at each image, with the images before it and itself."""
+        means, rhos, kappas = [], [], []
+        for rows in p.split(steps):
+            kept = (1 - 1 / self.rules.memory) ** len(rows)
+            if self.previous.any():
+                alike = float((rows @ self.previous).mean())
+                chance = float((rows @ (self.answered / self.answered.sum())).mean())
+                delta = alike - chance
+                fading = torch.tensor([kept, kept**2, kept, kept, kept, kept], dtype=torch.double)
+                new = torch.tensor([1.0, 1.0, delta, delta**2, alike, chance], dtype=torch.double)
+                self.likeness = fading * self.likeness + new
+            self.answered = kept * self.answered + rows.sum(0)
+            self.previous = rows.mean(0)
+            means.append((self.answered / self.answered.sum()).expand(len(rows), -1))
+            rhos += [self.rho] * len(rows)
+            kappas += [self.kappa] * len(rows)
+        return torch.cat(means), torch.tensor(rhos), torch.tensor(kappas, dtype=torch.double)
+
+    @property
+    def rho(self) -> float:
+        """How much more alike neighbours are than chance; 1 on a stream in random order."""
+        alike, chance = self.likeness[4:].tolist()
+        return alike / chance if chance > 0 else 1.0
+
+    @property
+    def kappa(self) -> float:
+        """How far to trust that: 0 where it may be chance, 1 where it cannot be."""
+        weight, squared, delta, delta_squared = self.likeness[:4].tolist()
+        if not self.rules.neighbours or weight == 0:
+            return 0.0
+        n, mean = weight**2 / squared, delta / weight
+        variance = max(delta_squared / weight - mean**2, 0.0) + NOISE
+        z = mean / (math.sqrt(variance / n) * (1 + 4 / n))  # wider where few images are known
+        return min(max((z - self.rules.low) / (self.rules.high - self.rules.low), 0.0), 1.0)
+
+    def vote(self, likelihood: Tensor, base: Tensor, kappa: Tensor, steps: list[int]) -> Tensor:
+        """The prior in use at each image, [B, C]: κ of what the chains predict, the rest of the base."""
+        found = []
+        like = (likelihood - likelihood.amax(1, keepdim=True)).exp()
+        for rows, b, k in zip(like.split(steps), base.split(steps), kappa.unsqueeze(1).split(steps)):
+            predicted = self.stays * self.chains.unsqueeze(1) + (1 - self.stays) * b  # [K, n, C]
+            weights = self.evidence.softmax(0).view(-1, 1, 1)
+            found.append(k * (weights * predicted).sum(0) + (1 - k) * b)
+            joint = predicted * rows
+            total = joint.sum(2, keepdim=True)
+            kept = (1 - 1 / self.rules.memory) ** len(rows)
+            self.evidence = kept * self.evidence + total.log().sum((1, 2))
+            self.chains = (1 - LEAK) * (joint / total).mean(1) + LEAK / self.classes
+        return torch.cat(found)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name).clone() for name in STATE}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name in STATE:
+            setattr(self, name, state[name].clone())
+
+
+STATE = ("answered", "previous", "chains", "evidence", "likeness")

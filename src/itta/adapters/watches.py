@@ -1,0 +1,143 @@
+"""What a guard watches. This table is the registry: a new watch is a function and a line.
+
+After what online adapters are known to die of: features that shrink or grow without end; predictions that all become
+sure, or all the same; drift away from the trained model; a loss that rises; numbers that are not finite. Everything is
+compared with what the referee, the trained model in knowledge of the stream, says about the same images, so no limit
+depends on the data.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from itta.functional.entropy import effective_classes, entropy
+
+
+class Trip(NamedTuple):
+    watch: str
+    value: float
+    limit: float
+
+
+@dataclass(frozen=True)
+class Watched:
+    """An adapter's answers to a batch beside the others, and the running means of what is watched."""
+
+    logits: Tensor  # [B, C], the adapter's
+    reference: Tensor  # the trained model's
+    loss: float
+    debt: float  # right answers lost so far, beyond those allowed
+    means: "Means"
+    hp: Any  # `Guard.Hparams`
+
+    @property
+    def finite(self) -> bool:
+        return bool(torch.isfinite(self.logits).all() and torch.isfinite(self.reference).all()) and math.isfinite(
+            self.loss
+        )
+
+
+def finite(seen: Watched) -> Trip | None:
+    return None if seen.finite else Trip("finite", float("nan"), 0.0)
+
+
+def cost(seen: Watched) -> Trip | None:
+    return Trip("cost", seen.debt, seen.hp.budget) if seen.debt > seen.hp.budget else None
+
+
+def feature_norm(seen: Watched) -> Trip | None:
+    norm, limit = seen.means["norm"], seen.hp.max_norm_ratio
+    return None if 1 / limit <= norm <= limit else Trip("feature norm", norm, limit)
+
+
+def sureness(seen: Watched) -> Trip | None:
+    ratio = seen.means["entropy"] / max(seen.means["referee entropy"], 1e-3)  # a trained model may be sure itself
+    limit = seen.hp.min_entropy_ratio
+    return Trip("entropy", ratio, limit) if seen.means.full and ratio < limit else None
+
+
+def class_balance(seen: Watched) -> Trip | None:
+    balance, limit = seen.means.balance, seen.hp.min_balance
+    return Trip("class balance", balance, limit) if seen.means.full and balance < limit else None
+
+
+def rising_loss(seen: Watched) -> Trip | None:
+    loss, usual, limit = seen.means["loss"], seen.means.long_loss, seen.hp.max_loss_ratio
+    return Trip("loss", loss / usual, limit) if seen.means.full and loss > limit * usual > 0 else None
+
+
+WATCHES: dict[str, Callable[[Watched], Trip | None]] = {  # the first that trips counts
+    "finite": finite,
+    "cost": cost,
+    "feature norm": feature_norm,
+    "entropy": sureness,
+    "class balance": class_balance,
+    "loss": rising_loss,
+}
+
+
+class Means:
+    """Running means over the last images, right from the first one on, of what the guard watches."""
+
+    names = ("norm", "loss", "entropy", "referee entropy", "weight")  # and each class's share, and the referee's
+
+    def __init__(self, memory: int, tensors: Mapping[str, Tensor] | None = None) -> None:
+        self.memory = memory
+        self.sums, self.long = (tensors[k].clone() if tensors else torch.zeros(0) for k in ("sums", "long"))
+
+    def add(self, logits: Tensor, referee: Tensor, loss: float, norm: float) -> None:
+        own, other = (of.detach().double().cpu() for of in (logits, referee))
+        first = torch.tensor([norm, loss, entropy(own).mean(), entropy(other).mean(), 1.0], dtype=torch.double)
+        now = torch.cat([first, own.softmax(1).mean(0), other.softmax(1).mean(0)])
+        share = 1 - (1 - 1 / self.memory) ** len(own)
+        if not len(self.sums):
+            self.sums, self.long = torch.zeros_like(now), torch.zeros_like(now)
+        self.sums = self.sums.lerp(now, share)
+        self.long = self.long.lerp(now, share / 10)
+
+    def __getitem__(self, name: str) -> float:
+        return self.of(self.sums, name)
+
+    def of(self, sums: Tensor, name: str) -> float:
+        return float(sums[self.names.index(name)] / sums[self.names.index("weight")])
+
+    @property
+    def full(self) -> bool:
+        """Whether enough images were seen for a mean to say something."""
+        return len(self.sums) > 0 and float(self.sums[self.names.index("weight")]) > 0.5
+
+    @property
+    def balance(self) -> float:
+        """Classes predicted, as a share of those that the referee predicts."""
+        own, other = (p / p.sum() for p in self.sums[len(self.names) :].chunk(2))
+        return effective_classes(own) / effective_classes(other)
+
+    @property
+    def long_loss(self) -> float:
+        return self.of(self.long, "loss")
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"sums": self.sums.clone(), "long": self.long.clone()}
+
+
+def excess_cost(logits: Tensor, reference: Tensor, referee: Tensor, share: float) -> float:
+    """Right answers that the referee expects to lose by these instead of the trained model's, beyond those allowed.
+
+    Allowed is a share of the doubt that the referee has of its own answers.
+
+    >>> sure = torch.tensor([[0.9, 0.1]]).log()
+    >>> round(excess_cost(sure.flip(1), sure, sure, share=0.5), 6)  # loses 0.8 for a doubt of 0.1
+    0.75
+    """
+    q = referee.double().softmax(1)
+    trained, own = (q.gather(1, of.argmax(1, keepdim=True))[:, 0] for of in (reference, logits))
+    return float((trained - own - share * (1 - q.amax(1))).sum())
+
+
+def spread(logits: Tensor) -> Tensor:
+    """How far the logits of an image lie apart, on average; some methods' do not mean to be log-probabilities."""
+    return logits.detach().double().std(1).mean().clamp(min=1e-6)
