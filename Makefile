@@ -24,8 +24,10 @@ browser:
 	&& { timeout 120 apt-get update -qq; timeout 300 apt-get install -y -qq chromium; }; } >/dev/null 2>&1 \
 	|| echo "No Chromium found: the tests in a browser will be skipped (apt-get install chromium)."
 
+# The site is built into site/; site/index.html opens from disk.
 docs: $(STAMP)
-	$(BIN)/python tools/build_docs.py
+	$(BIN)/python -m tools.build_docs
+	$(BIN)/mkdocs build --quiet --strict
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

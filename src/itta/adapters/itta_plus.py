@@ -4,7 +4,7 @@
 the target's images, taken together, the average style of the source domains. It rests on all images seen so far, so
 that one at a time serves as well as many. The prediction is the mean of the trained model's and of the restyled one's,
 which counts only as long as it spreads its answers over no fewer classes: a model whose answers fall together is going
-wrong, and that can be seen without labels. What was measured, and what did not work: docs/itta_plus.md.
+wrong, and that can be seen without labels. What was measured, and what did not work: docs/adapt/itta_plus.md.
 """
 
 from dataclasses import dataclass

@@ -67,4 +67,4 @@ def profile(
             "Paper: Chen et al., CVPR 2023, arXiv:2304.04494, as printed; batch and machine of its times are not named."
         )
     print("GFLOPs: multiply-adds of one image, each counted once. ms: median of a batch, and the 95th percentile.")
-    print("MiB: all tensors alive at the worst moment, weights and batch included. More: docs/resources.md")
+    print("MiB: all tensors alive at the worst moment, weights and batch included. More: docs/trust/cost.md")
