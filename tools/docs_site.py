@@ -10,10 +10,12 @@ import io
 import os
 import posixpath
 import re
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -23,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src/itta"
 OUTSIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")  # pages of the site that do not lie in docs/
 LINK = re.compile(r"(?P<text>\[[^\]]*\])\((?P<target>[^)\s]+)\)")
-CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.M | re.S)
+EXAMPLES = ("Examples: ", "Example: ")  # how a help text introduces several, or one
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -99,68 +101,63 @@ def rooms() -> list[str]:
 
 
 def room_page(room: str) -> str:
-    """A heading for each module, which mkdocstrings replaces by its docstrings."""
-    if room == "itta":
-        return "# itta\n\n::: itta\n    options:\n      show_root_heading: false\n"
-    path = PACKAGE / room
-    if not path.is_dir():
-        return f"# itta.{room}\n\n::: itta.{room}\n    options:\n      show_root_heading: false\n"
+    """Name the modules of a room, which mkdocstrings replaces by their docstrings."""
+    name = "itta" if room == "itta" else f"itta.{room}"
+    folder = PACKAGE / room
+    if not folder.is_dir():
+        return f"# {name}\n\n{insertion(name)}\n"
+    text = [f"# {name}", insertion(name, definitions(folder / "__init__.py"))]
     own_pages = set(pages_of_methods(room))
-    files = sorted(p for p in path.rglob("*.py") if p.name != "__init__.py" and p not in own_pages)
-    modules = [".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts) for p in files]
-    text = [f"# itta.{room}", docstring(path / "__init__.py")]
     if own_pages:
         text.append(f"The methods have [pages of their own](../../{room}/README.md).")
-    members = definitions(path / "__init__.py")
-    if members:
-        text.append(f"::: itta.{room}\n    options:\n      show_root_heading: false\n      show_docstring_description: false\n      members: {members}")
-    text += [f"## {name.removeprefix(f'itta.{room}.')}\n\n::: {name}\n    options:\n      show_root_heading: false" for name in modules]
+    files = sorted(p for p in folder.rglob("*.py") if p.name != "__init__.py" and p not in own_pages)
+    modules = [".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts) for p in files]
+    text += [f"## {module.removeprefix(f'{name}.')}\n\n{insertion(module)}" for module in modules]
     return "\n\n".join(text) + "\n"
+
+
+def insertion(module: str, members: Sequence[str] | None = None) -> str:
+    """Ask mkdocstrings for a module: all that it exports, or the named members."""
+    chosen = "" if members is None else f"\n      members: {list(members) or 'false'}"
+    return f"::: {module}\n    options:\n      show_root_heading: false\n      show_submodules: false{chosen}"
+
+
+def definitions(path: Path) -> list[str]:
+    """List the functions and classes that a file defines itself."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return [n.name for n in body if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and not n.name.startswith("_")]
 
 
 def pages_of_methods(room: str) -> Iterable[Path]:
     """The modules that have a generated page."""
     for page in (ROOT / "docs" / room).glob("*.md"):
-        yield from (ROOT / path for path in re.findall(r"\]\(\.\./\.\./(src/itta/\w+/\w+\.py)\)", page.read_text(encoding="utf-8")))
-
-
-def docstring(path: Path) -> str:
-    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-
-
-def definitions(path: Path) -> list[str]:
-    """The functions and classes that a package's own file defines."""
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    return [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")]
+        yield from (
+            ROOT / path
+            for path in re.findall(r"\]\(\.\./\.\./(src/itta/\w+/\w+\.py)\)", page.read_text(encoding="utf-8"))
+        )
 
 
 def commands_page() -> str:
     from itta.cli import VERBS
 
-    parts = ["# Commands", "After reading this page you know every flag of every command; `itta VERB --help` prints the same."]
+    parts = [
+        "# Commands",
+        "After reading this page you know every flag of every command; `itta VERB --help` prints the same.",
+    ]
     parts += [f"## itta {verb}\n\n```text\n{help_text(verb)}\n```" for verb in VERBS]
     return "\n\n".join(parts) + "\n"
 
 
 def help_text(verb: str) -> str:
-    """What ``itta VERB --help`` prints, without the frames."""
+    """Return what ``itta VERB --help`` prints, in lines of at most 100 characters, with a line for each example."""
     from itta.cli import main
 
-    printed, width = io.StringIO(), os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "100"
-    try:
-        with redirect_stdout(printed), suppress(SystemExit):
-            main([verb, "--help"])
-    finally:
-        if width is None:
-            del os.environ["COLUMNS"]
-        else:
-            os.environ["COLUMNS"] = width
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", printed.getvalue()).splitlines()
-    return "\n".join(unframed(line) for line in lines).strip()
-
-
-def unframed(line: str) -> str:
-    line = re.sub(r"^╭─ (.*?) ─*╮$", r"\n\1:", line)
-    line = re.sub(r"^╰─*╯$", "", line)
-    return re.sub(r"^│(.*?)\s*│$", r"\1", line).rstrip()
+    printed = io.StringIO()
+    with redirect_stdout(printed), suppress(SystemExit), patch.dict(os.environ, COLUMNS="100"):
+        main([verb, "--help"])
+    lines = []
+    for line in printed.getvalue().strip().splitlines():
+        about, found, examples = line.partition(EXAMPLES[line.count("; itta ") == 0])
+        lines += textwrap.wrap(about, 100) if len(about) > 100 else [about] if about or not found else []
+        lines += [found.strip(), *(f"  {example}" for example in examples.split("; "))] if found else []
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Show docstrings as they are meant on the site: doctests and equations as code, whatever Markdown would make of them."""
+"""Show the doctests of docstrings as code on the site, where Markdown would read their output as prose."""
 
 import re
 from typing import Any

@@ -1,6 +1,6 @@
 """Draw the rooms of the package and the walks through them, from the lists in docs/architecture.md.
 
-`tools/build_docs.py` calls `draw`. The picture is one SVG without a background, so that it fits a light and a dark page.
+`tools/build_docs.py` calls `draw`. The picture is an SVG without a background, so that it fits light and dark pages.
 """
 
 import re
@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-WIDTH, MARGIN, GAP = 940, 56, 14
-BADGE = 20  # pixels from one number to the next
+WIDTH, MARGIN, GAP = 760, 48, 12  # pixels
+BADGE = 24  # pixels from one number to the next
 COLOURS = ("#3949ab", "#e65100")  # of the walks
 
 
@@ -52,62 +52,58 @@ def room_of(module: str) -> str:
 def draw(page: str) -> str:
     """Return the picture as the text of an SVG file."""
     floors, walks = read_floors(page), read_walks(page)
-    parts, y = [legend(list(walks))], 46
+    parts, y = [legend(list(walks))], 44
     for number, floor in enumerate(floors):
         entering = [entries(room, walks) for room in floor]
-        height = 40 + 22 * max(sum(map(bool, numbers)) for numbers in entering)
-        width = min(230, (WIDTH - MARGIN - GAP * (len(floor) - 1)) // len(floor))
+        height = 36 + BADGE * max(sum(map(bool, numbers)) for numbers in entering)
+        width = min(210, (WIDTH - MARGIN - GAP * (len(floor) - 1)) // len(floor))
         left = MARGIN + (WIDTH - MARGIN - len(floor) * width - GAP * (len(floor) - 1)) // 2
         for i, (room, numbers) in enumerate(zip(floor, entering)):
             parts.append(box(room, numbers, left + i * (width + GAP), y, width, height))
         y += height + (GAP if number + 1 < len(floors) else 0)
-    parts.append(arrow(46, y))
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 6}" font-family="system-ui, sans-serif">'
+    parts.append(arrow(44, y))
+    view = f'viewBox="0 0 {WIDTH + 2} {y + 6}" font-family="system-ui, sans-serif"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {view}>'
     return "\n".join([head, f"<title>{escape('Rooms of itta and ' + ' and '.join(walks))}</title>", *parts, "</svg>\n"])
 
 
 def entries(room: str, walks: Mapping[str, Sequence[Hop]]) -> list[list[int]]:
-    """For each walk, the numbers of the hops that enter a room."""
-    return [
-        [n for n, hop in enumerate(hops, 1) if room_of(hop.callee) == room and room_of(hop.caller) != room]
-        for hops in walks.values()
-    ]
+    """For each walk, the numbers of the hops that end in a room."""
+    return [[n for n, hop in enumerate(hops, 1) if room_of(hop.callee) == room] for hops in walks.values()]
 
 
 def box(room: str, numbers: Sequence[Sequence[int]], x: int, y: int, width: int, height: int) -> str:
     lines = [
-        f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="8" fill="#eef1fb" stroke="#7986cb"/>',
-        text(x + width / 2, y + 25, room, size=16, colour="#1f2554", weight=600),
+        f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="8" fill="#e3e8f8" stroke="#7986cb"/>',
+        text(x + width / 2, y + 24, room, size=17, colour="#1f2554", weight=600),
     ]
-    top = y + 46
+    top = y + 45
     for colour, of_walk in zip(COLOURS, numbers):
         left = x + width / 2 - BADGE * (len(of_walk) - 1) / 2
         lines += [badge(left + BADGE * i, top, n, colour) for i, n in enumerate(of_walk)]
-        top += 22 if of_walk else 0
+        top += BADGE if of_walk else 0
     return "\n".join(lines)
 
 
 def badge(x: float, y: float, number: int, colour: str) -> str:
-    return f'<circle cx="{x:g}" cy="{y}" r="9" fill="{colour}"/>' + text(x, y + 4, str(number), 11, "#ffffff", 600)
+    return f'<circle cx="{x:g}" cy="{y}" r="11" fill="{colour}"/>' + text(x, y + 4.5, str(number), 13, "#ffffff", 600)
 
 
 def legend(commands: Sequence[str]) -> str:
     lines = []
     for i, (command, colour) in enumerate(zip(commands, COLOURS)):
         x = MARGIN + 10 + 150 * i
-        lines += [badge(x, 20, 1, colour), text(x + 16, 25, command, 15, "#7c8597", 400, "start")]
+        lines += [badge(x, 20, 1, colour), text(x + 18, 25, command, 16, "#7c8597", 400, "start")]
     return "\n".join(lines)
 
 
 def arrow(top: int, bottom: int) -> str:
     middle = (top + bottom) / 2
-    line = f'<path d="M22 {top} V{bottom - 4} m-6 -9 l6 9 l6 -9" fill="none" stroke="#7c8597" stroke-width="2"/>'
-    words = text(0, 0, "a room may import the rooms below it", 14, "#7c8597")
-    return f'{line}\n<g transform="translate(42 {middle:g}) rotate(-90)">{words}</g>'
+    line = f'<path d="M14 {top} V{bottom - 4} m-6 -9 l6 9 l6 -9" fill="none" stroke="#7c8597" stroke-width="2"/>'
+    words = text(0, 0, "a room may import the rooms below it", 15, "#7c8597")
+    return f'{line}\n<g transform="translate(36 {middle:g}) rotate(-90)">{words}</g>'
 
 
-def text(
-    x: float, y: float, words: str, size: int, colour: str, weight: int = 400, anchor: str = "middle"
-) -> str:
+def text(x: float, y: float, words: str, size: int, colour: str, weight: int = 400, anchor: str = "middle") -> str:
     style = f'font-size="{size}" font-weight="{weight}" fill="{colour}" text-anchor="{anchor}"'
     return f'<text x="{x:g}" y="{y:g}" {style}>{escape(words)}</text>'
