@@ -18,6 +18,7 @@ import tyro
 from itta.adapters import ADAPTERS
 from itta.algorithms import ALGORITHMS
 from itta.cli import VERBS
+from tests.test_imports import ALLOWED
 from tools.docs_site import help_text
 from tools.draw_architecture import Hop, read_floors, read_hop, read_walks, room_of
 
@@ -246,11 +247,20 @@ def architecture() -> str:
 
 
 def test_every_room_has_its_floor(architecture: str) -> None:
-    listed = {room for floor in read_floors(architecture) for room in floor}
-    package = ROOT / "src/itta"
-    assert {p.parent.name for p in package.glob("*/__init__.py")} <= listed
+    floors = read_floors(architecture)
+    listed = [room for floor in floors for room in floor]
+    assert len(listed) == len(set(listed))
+    assert ALLOWED.keys() <= set(listed)
     table = architecture.split("## The rooms")[1].split("\n## ")[0]
-    assert listed == set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, re.M))))
+    assert set(listed) == set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, re.M))))
+    place = {
+        room: (n, i if n == len(floors) - 1 else 0) for n, floor in enumerate(floors) for i, room in enumerate(floor)
+    }
+    for room, (floor, left) in place.items():
+        for other in ALLOWED.get(room, ()):
+            assert place[other][0] > floor or place[other] < (floor, left), (
+                f"{room} may import {other}, which is not below"
+            )
 
 
 def upstream(hops: Sequence[Hop], floors: Sequence[Sequence[str]]) -> list[Hop]:
