@@ -27,7 +27,8 @@ browser:
 # The site is built into site/; site/index.html opens from disk.
 docs: $(STAMP)
 	$(BIN)/python -m tools.build_docs
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "open site/index.html"
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

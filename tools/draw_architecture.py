@@ -54,12 +54,12 @@ def draw(page: str) -> str:
     floors, walks = read_floors(page), read_walks(page)
     parts, y = [legend(list(walks))], 44
     for number, floor in enumerate(floors):
-        entering = [entries(room, walks) for room in floor]
-        height = 36 + BADGE * max(sum(map(bool, numbers)) for numbers in entering)
         width = min(210, (WIDTH - MARGIN - GAP * (len(floor) - 1)) // len(floor))
         left = MARGIN + (WIDTH - MARGIN - len(floor) * width - GAP * (len(floor) - 1)) // 2
-        for i, (room, numbers) in enumerate(zip(floor, entering)):
-            parts.append(box(room, numbers, left + i * (width + GAP), y, width, height))
+        badges = [in_rows(entries(room, walks), width) for room in floor]
+        height = 36 + BADGE * max(map(len, badges))
+        for i, (room, rows) in enumerate(zip(floor, badges)):
+            parts.append(box(room, rows, left + i * (width + GAP), y, width, height))
         y += height + (GAP if number + 1 < len(floors) else 0)
     parts.append(arrow(44, y))
     view = f'viewBox="0 0 {WIDTH + 2} {y + 6}" font-family="system-ui, sans-serif"'
@@ -72,16 +72,21 @@ def entries(room: str, walks: Mapping[str, Sequence[Hop]]) -> list[list[int]]:
     return [[n for n, hop in enumerate(hops, 1) if room_of(hop.callee) == room] for hops in walks.values()]
 
 
-def box(room: str, numbers: Sequence[Sequence[int]], x: int, y: int, width: int, height: int) -> str:
+def in_rows(numbers: Sequence[Sequence[int]], width: int) -> list[list[tuple[int, str]]]:
+    """Give each number the colour of its walk: all in one row where they fit, else a row for each walk."""
+    rows = [[(n, colour) for n in of_walk] for of_walk, colour in zip(numbers, COLOURS) if of_walk]
+    together = [coloured for row in rows for coloured in row]
+    return [together] if together and BADGE * len(together) < width else rows
+
+
+def box(room: str, rows: Sequence[Sequence[tuple[int, str]]], x: int, y: int, width: int, height: int) -> str:
     lines = [
         f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="8" fill="#e3e8f8" stroke="#7986cb"/>',
-        text(x + width / 2, y + 24, room, size=17, colour="#1f2554", weight=600),
+        text(x + width / 2, y + 24, room, 17 if width > 110 else 14, "#1f2554", 600),
     ]
-    top = y + 45
-    for colour, of_walk in zip(COLOURS, numbers):
-        left = x + width / 2 - BADGE * (len(of_walk) - 1) / 2
-        lines += [badge(left + BADGE * i, top, n, colour) for i, n in enumerate(of_walk)]
-        top += BADGE if of_walk else 0
+    for row, badges in enumerate(rows):
+        left = x + width / 2 - BADGE * (len(badges) - 1) / 2
+        lines += [badge(left + BADGE * i, y + 45 + BADGE * row, *coloured) for i, coloured in enumerate(badges)]
     return "\n".join(lines)
 
 
