@@ -24,8 +24,11 @@ browser:
 	&& { timeout 120 apt-get update -qq; timeout 300 apt-get install -y -qq chromium; }; } >/dev/null 2>&1 \
 	|| echo "No Chromium found: the tests in a browser will be skipped (apt-get install chromium)."
 
+# The site is built into site/; site/index.html opens from disk.
 docs: $(STAMP)
-	$(BIN)/python tools/build_docs.py
+	$(BIN)/python -m tools.build_docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "open site/index.html"
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -33,4 +36,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo-output
+	rm -rf $(VENV) demo-output site

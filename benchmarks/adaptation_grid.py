@@ -3,7 +3,7 @@
 Trains one model for each target and seed, and for each method that builds on a training of its own; adapts each along
 the streams; writes one row per stream and method as soon as it is known, and tables of them all. What is there already
 is not done again, so the same command goes on after an interruption; other settings, or more images, are other rows.
-Without options, it makes everything in docs/records/adaptation_grid.csv.
+Without options, it makes everything in docs/results/records/adaptation_grid.csv.
 With --ablation: the parts of ITTA's step, and of itta+, one by one, on the plainest streams.
 """
 

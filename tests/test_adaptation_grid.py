@@ -148,7 +148,7 @@ def test_a_training_of_its_own_is_shown_beside_the_gain(tables: ModuleType) -> N
 def test_the_figure_shows_the_published_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
     figure = importlib.import_module("benchmarks.adaptation_figure")
-    published = ROOT / "docs" / "records" / "adaptation_grid.csv"
+    published = ROOT / "docs" / "results" / "records" / "adaptation_grid.csv"
     gains = figure.gains_of(figure.read_csv(published))
     lines = [line for line in csv.DictReader(published.open(newline="")) if line["accuracy"]]
     assert set(gains) == {line["adapter"] for line in lines}

@@ -1,8 +1,9 @@
-"""The pages of the methods say what the code says."""
+"""The generated pages say what the code says."""
 
-import importlib.util
+import importlib
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -14,18 +15,15 @@ from itta.algorithms import ALGORITHMS
 from itta.hparams import fields
 
 ROOT = Path(__file__).parents[1]
-TOOL = ROOT / "tools/build_docs.py"
+PICTURE = "images/architecture.svg"
 
 
 @pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_docs", TOOL)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.count_images = cache(module.count_images)  # the pages and the test of it count the same
-    return module
+def tool() -> Iterator[ModuleType]:
+    module = importlib.import_module("tools.build_docs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "count_images", cache(module.count_images))  # the pages and a test count the same
+        yield module
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +37,8 @@ def test_pages_are_current(tool: ModuleType, pages: dict[str, str]) -> None:
 
 def test_every_method_has_a_page_and_a_row(pages: dict[str, str]) -> None:
     rooms = {"algorithms": ALGORITHMS, "adapters": ADAPTERS}
-    assert pages.keys() == {f"{room}/{name}.md" for room, methods in rooms.items() for name in ("README", *methods)}
+    expected = {f"{room}/{name}.md" for room, methods in rooms.items() for name in ("README", *methods)}
+    assert pages.keys() == expected | {PICTURE}
     for room, methods in rooms.items():
         for name, cls in methods.items():
             assert pages[f"{room}/README.md"].count(f"| [{name}]({name}.md) |") == 2
@@ -57,7 +56,9 @@ def test_stale_pages_are_named(tool: ModuleType, pages: dict[str, str], tmp_path
     (tmp_path / "algorithms/erm.md").write_text("old", encoding="utf-8")
     (tmp_path / "algorithms/irm.md").unlink()
     (tmp_path / "adapters/gone.md").write_text("of a method that is no more", encoding="utf-8")
-    assert tool.stale(pages, tmp_path) == ["adapters/gone.md", "algorithms/erm.md", "algorithms/irm.md"]
+    (tmp_path / PICTURE).write_text("old", encoding="utf-8")
+    (tmp_path / PICTURE).with_name("photo.png").write_bytes(b"not generated")
+    assert tool.stale(pages, tmp_path) == ["adapters/gone.md", "algorithms/erm.md", "algorithms/irm.md", PICTURE]
 
 
 def test_the_check_writes_nothing_and_fails(
@@ -68,7 +69,7 @@ def test_the_check_writes_nothing_and_fails(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(tool, "build", lambda: pages)
-    run = ["build_docs.py", "--out", str(tmp_path / "new")]
+    run = ["build_docs", "--out", str(tmp_path / "new")]
     monkeypatch.setattr(sys, "argv", [*run, "--check"])
     with pytest.raises(SystemExit) as stopped:
         tool.main()

@@ -1,12 +1,14 @@
-"""Rebuild docs/algorithms and docs/adapters from the code of the methods: `python tools/build_docs.py --check`.
+"""Rebuild the generated parts of docs/: `python -m tools.build_docs`; `--check` only compares.
 
-One page for each registered method, from its docstrings, needs and hyper-parameters, and an index that compares them.
-What a training step costs is counted, not declared: every method takes a few steps on a small network while the images
-that pass its convolutions are counted. Takes ten seconds.
+docs/algorithms and docs/adapters have one page for each registered method, made from its docstrings, needs and
+hyper-parameters, and an index that compares the methods. The cost of a training step is counted, not declared: every
+method takes a few steps on a small network while the images that pass its convolutions are counted. The picture of the
+architecture is drawn from the lists in docs/architecture.md. Takes ten seconds.
 """
 
 import argparse
 import inspect
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,6 +26,8 @@ from itta.catalogue import catalogue, hparams, short
 from itta.hparams import default
 from itta.nn import BACKBONES
 from itta.nn.small_cnn import SmallCNN
+from tools.draw_architecture import draw
+from tools.page_templates import ADAPTERS_INDEX, COMMANDS, INDEX, PAGE
 
 PAGES = Path(__file__).resolve().parents[1] / "docs"
 DOMAINS = ("a", "b", "c")
@@ -33,72 +37,6 @@ SIZE = 8
 STEPS = 12  # even, since DANN alternates; in so many, ITTA's coin falls on both sides equally often
 
 GENERATED = "<!-- Written by tools/build_docs.py: edit the method's file, then run `make docs`. -->"
-INDEX = """\
-# Training methods
-
-{generated}
-
-{methods}
-
-## Cost and needs
-
-{costs}
-
-- **forward, backward**: images that pass a convolution of the backbone in a step, as a mean over its convolutions, in
-  units of ERM's. Counted on `small_cnn`, which has four, with {n_domains} source domains and default settings, over
-  the first {steps} steps. A Jacobian-vector product counts as the forward convolutions it consists of; backward counts
-  where the gradient of the weights is computed. Other networks, and work on feature vectors, are not counted.
-- **more parameters** than ERM has, with ResNet-18 (512 features), {n_classes} classes, {n_domains} source domains and
-  default settings. Some serve in training only, and some never learn: the method's page tells.
-- **second order**: what is differentiated twice.
-- **by batch**: a prediction depends on the other images of its batch.
-- **one source**: how the method learns from one source domain. native: as from several; split: each batch is cut at
-  random into three pseudo-domains; shuffle: images are paired within the batch. `single_source=native` turns both off.
-
-## Shared hyper-parameters
-
-{shared}
-
-Set any with `itta train … --set name=value`; `itta train … --hparams-seed 1` draws all from their ranges. In brackets,
-where DomainBed has others for 28-pixel data sets (small) or for DomainNet: the argument `regime` of `itta.hparams`.
-"""
-ADAPTERS_INDEX = """\
-# Test-time methods
-
-{generated}
-
-{methods}
-
-## Needs
-
-{needs}
-
-- **BN**: the backbone must have batch normalisation.
-- **images**: at a time, at the least.
-- **from the source**: what it takes along from the source data beside the weights; it is stored with the model.
-- **training**: the algorithm whose training it builds on.
-- **predicts**: before or after its update on the same batch; a prediction made after has seen more.
-
-Set any hyper-parameter with `itta adapt … --set name=value`; `itta tune` chooses the most important ones on the source
-domains. `--guard` watches any of them, and takes back what harms.
-"""
-PAGE = """\
-# {name}
-
-{generated}
-
-{about}
-
-```text
-{equations}
-```
-
-**Needs**: {needs}.
-
-## Hyper-parameters
-
-{own}{shared}Code: [`{source}`](../../{source}). [All methods](README.md).
-"""
 
 
 class ConvolutionCount(TorchDispatchMode):
@@ -195,7 +133,8 @@ def write_page(name: str, cls: type[Algorithm] | type[Adapter], entry: Mapping[s
     return PAGE.format(
         name=name,
         generated=GENERATED,
-        about=inspect.getdoc(inspect.getmodule(cls)),
+        about=with_links(inspect.getdoc(inspect.getmodule(cls)) or ""),
+        command=COMMANDS["adapters" if issubclass(cls, Adapter) else "algorithms"].format(name=name),
         equations=inspect.cleandoc(cls.__doc__ or ""),
         needs=entry["needs_in_words"],
         own=hparams_table(own) + "\n\n" if own else "",
@@ -204,10 +143,20 @@ def write_page(name: str, cls: type[Algorithm] | type[Adapter], entry: Mapping[s
     )
 
 
+def with_links(text: str) -> str:
+    """Make links of the pages that a docstring names.
+
+    >>> with_links("More: docs/deviations.md.")
+    'More: [docs/deviations.md](../deviations.md).'
+    """
+    return re.sub(r"docs/([\w/]+\.md)", r"[docs/\1](../\1)", text)
+
+
 def build() -> dict[str, str]:
-    """Write every page: file name -> text."""
+    """Write every generated file: its name below docs/ -> text."""
     pages = {f"algorithms/{name}": text for name, text in build_algorithms().items()}
-    return pages | {f"adapters/{name}": text for name, text in build_adapters().items()}
+    pages |= {f"adapters/{name}": text for name, text in build_adapters().items()}
+    return pages | {"images/architecture.svg": draw((PAGES / "architecture.md").read_text(encoding="utf-8"))}
 
 
 def build_adapters() -> dict[str, str]:
@@ -243,17 +192,19 @@ def build_algorithms() -> dict[str, str]:
 
 
 def stale(pages: Mapping[str, str], out: Path) -> list[str]:
-    """Name the pages in a folder that are not, or no longer, what they should be."""
-    folders = {Path(name).parent for name in pages}
-    paths = [path for folder in folders for path in (out / folder).glob("*.md")]
-    found = {path.relative_to(out).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+    """Name the files in a folder that differ from the generated ones, are missing, or belong to no method any more."""
+    folders = {Path(name).parent for name in pages if name.endswith(".md")}
+    paths = {path for folder in folders for path in (out / folder).glob("*.md")} | {out / name for name in pages}
+    found = {path.relative_to(out).as_posix(): path.read_text(encoding="utf-8") for path in paths if path.is_file()}
     return sorted(name for name in pages.keys() | found.keys() if pages.get(name) != found.get(name))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=PAGES, help="folder of the pages")
-    parser.add_argument("--check", action="store_true", help="write nothing, compare with --out, exit 1 if it differs")
+    parser.add_argument("--out", type=Path, default=PAGES, help="folder of the documentation")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; compare with --out and exit with 1 if a file differs"
+    )
     args = parser.parse_args()
     pages = build()
     outdated = stale(pages, args.out)

@@ -65,4 +65,4 @@ def profile(
     if paper:
         print("Paper: Chen et al., CVPR 2023, arXiv:2304.04494, as printed; it names neither batch size nor machine.")
     print("GFLOPs: multiply-adds of one image, each counted once. ms: median of a batch, and the 95th percentile.")
-    print("MiB: all tensors alive at the worst moment, weights and batch included. More: docs/resources.md")
+    print("MiB: all tensors alive at the worst moment, weights and batch included. More: docs/trust/cost.md")
