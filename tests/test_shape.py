@@ -78,7 +78,6 @@ VAGUE = {
     "shown",
     "where",
     "plain",
-    "gather",
     "fill",
     "present",
 }

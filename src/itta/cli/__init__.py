@@ -54,13 +54,13 @@ def warnings_in_one_line() -> Iterator[None]:
     """Print our own warnings without the line of code that gave them, and others as usual."""
     usual = warnings.showwarning
 
-    def tell(message: Warning | str, category: type[Warning], *about: Any, **more: Any) -> None:
+    def print_warning(message: Warning | str, category: type[Warning], *about: Any, **more: Any) -> None:
         if issubclass(category, InputWarning):
             print(f"itta: warning: {message}", file=sys.stderr)
         else:
             usual(message, category, *about, **more)
 
-    warnings.showwarning = tell
+    warnings.showwarning = print_warning
     try:
         yield
     finally:

@@ -83,7 +83,7 @@ def run_get(options: Get) -> None:
 
     with progress_bars(options.json) as report:
         folder = get(options.name, options.root, url=options.url, report=report)
-    tell(check(folder, find_published(options.name).name, decode=False), options.json)
+    print_check(check(folder, find_published(options.name).name, decode=False), options.json)
 
 
 def run_check(options: Check) -> None:
@@ -91,11 +91,11 @@ def run_check(options: Check) -> None:
 
     with progress_bars(options.json) as report:
         found = check(options.path, options.name, decode=options.decode, report=report)
-    tell(found, options.json)
+    print_check(found, options.json)
 
 
-def tell(found: Any, json: bool) -> None:
-    """Print what was found; problems are an error, told after it."""
+def print_check(found: Any, json: bool) -> None:
+    """Print the counts of a check; problems are an error, printed last."""
     result = found.to_json()
     if json:
         print_json(result)

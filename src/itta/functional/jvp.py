@@ -57,12 +57,12 @@ class Tape(TorchFunctionMode):
         outputs = [t for t in flat(out) if t.is_floating_point()]
         if outputs and any(t.requires_grad for t in outputs):
             inputs = flat((args, kwargs))
-            read = tuple(self.number(t) for t in inputs)
-            written = tuple(self.number(t) for t in outputs)
+            read = tuple(self.number_of(t) for t in inputs)
+            written = tuple(self.number_of(t) for t in outputs)
             self.operations.append(Operation(read, written, rule_for(func, args, kwargs, inputs, out)))
         return out
 
-    def number(self, tensor: Tensor) -> int:
+    def number_of(self, tensor: Tensor) -> int:
         if tensor not in self.numbers:
             self.numbers[tensor] = self.count
             self.count += 1
@@ -71,9 +71,9 @@ class Tape(TorchFunctionMode):
     @torch.no_grad()
     def jvp(self, tangents: Mapping[Tensor, Tensor], output: Tensor) -> Tensor:
         """Return the derivative of ``output`` along ``tangents``: J·v, with J at the recorded point."""
-        known = {self.number(t): v for t, v in tangents.items()}
+        known = {self.number_of(t): v for t, v in tangents.items()}
         last_use = {n: i for i, op in enumerate(self.operations) for n in op.inputs}
-        wanted = self.number(output)
+        wanted = self.number_of(output)
         for i, op in enumerate(self.operations):
             given = [known.get(n) for n in op.inputs]
             if all(t is None for t in given):

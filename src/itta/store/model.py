@@ -220,7 +220,7 @@ def read_json(folder: Path) -> Any:
     if not folder.is_dir():
         raise InputError(f"no model directory at {folder}: give the --out of a finished itta train.")
     if not path.is_file():
-        unfinished = (folder / "checkpoint.safetensors").is_file()
+        unfinished = (folder / "trial.json").is_file()
         cure = "its training has not finished: run the same itta train again" if unfinished else "it is not a model"
         raise InputError(f"{folder} has no {DESCRIPTION}: {cure}.")
     try:
