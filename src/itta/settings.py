@@ -64,7 +64,8 @@ class StreamSettings:
     domain: tuple[str, ...] = ()
     """Target domain; several domains make one stream."""
     order: str = "iid"
-    """Order of the classes: iid (random), sorted (one class after another), dirichlet (clusters)."""
+    """Order of the classes: iid (random), sorted (one class after another), dirichlet (clusters), zipf1 or zipf2
+    (unequal classes in random order)."""
     domains: str = "in_turn"
     """Order of several domains: in_turn, gradual (one fades into the next), mixed, recurring (each several times)."""
     concentration: float = 0.1

@@ -9,6 +9,7 @@ from typing import Any
 
 import tyro
 
+from itta import __version__
 from itta.cli.adapt import adapt
 from itta.cli.cam import cam
 from itta.cli.data import data
@@ -44,9 +45,14 @@ VERBS: dict[str, Callable[..., Any]] = {
     "data": data,
     "list": list_,
 }
-app = tyro.extras.SubcommandApp()
-for name, verb in VERBS.items():
-    app.command(name=name)(in_plain_words(verb))
+
+
+def make_app() -> tyro.extras.SubcommandApp:
+    """Make the command line from the table of verbs."""
+    app = tyro.extras.SubcommandApp()
+    for name, verb in VERBS.items():
+        app.command(name=name)(in_plain_words(verb))
+    return app
 
 
 @contextmanager
@@ -70,12 +76,15 @@ def warnings_in_one_line() -> Iterator[None]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; a user's mistake is one line on the error stream and status 2."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words in (["--version"], ["-V"]):
+        print(f"itta {__version__}")
+        return 0
     typed.set(tuple(words))
     if words[:2] == ["sweep", "status"]:  # data of that name is ./status
         words[:2] = ["sweep-status"]
     try:
         with warnings_in_one_line():
-            app.cli(
+            make_app().cli(
                 args=words,
                 prog="itta",
                 description="Train on several image domains, adapt at test time without labels.",

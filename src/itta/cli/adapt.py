@@ -55,7 +55,7 @@ def adapt(
     trained = load_model(description, own.given())
     chosen = adapter.make(trained, model)
     target = open_stream(data, description.expected, stream, access)
-    with progress_bars(json) as report:
+    with progress_bars() as report:
         prepare_images(target.images, target.name, report)
         comparison = compare(trained, target, chosen, stream, report)
     result = summary(comparison)
@@ -83,18 +83,18 @@ def summary(comparison: "Comparison") -> dict[str, Any]:
 
     target, before, after = comparison.target, comparison.before, comparison.after
     name = comparison.adapter.name
-    rows: dict[str, list[str]] = {"source": [], name: []}
+    rows: dict[str, list[str]] = {"source": []} if name == "source" else {"source": [], name: []}
     columns: list[str] = []
     if target.labelled:
         several = len(by_domain(target, before)) > 1
         columns = ["accuracy %", "first half %", "second half %"]
         columns += [f"{domain} %" for domain in by_domain(target, before)] if several else []
-        for row, outcome in (("source", before), (name, after)):
+        for row, outcome in {"source": before, name: after}.items():
             halves = np.array_split(outcome.correct, 2)
             rows[row] = [percent(outcome.accuracy), *(percent(half.mean()) if len(half) else "-" for half in halves)]
             rows[row] += [percent(part.accuracy) for part in by_domain(target, outcome).values()] if several else []
-    rows["source"].append("-")
-    rows[name].append(percent(comparison.changed))
+    for row in rows:
+        rows[row].append(percent(comparison.changed) if row != "source" else "-")
     result: dict[str, Any] = {
         "target": target.name,
         "images": len(before.predictions),

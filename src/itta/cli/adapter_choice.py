@@ -4,13 +4,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from itta.cli.screen import NameValues
+from itta.cli.screen import NameValues, errors
 from itta.hparams import parse_settings
 
 if TYPE_CHECKING:
     from itta.adapters import Adapter
     from itta.algorithms import Algorithm
 
+NOT_ADAPTED = (
+    "itta: itta tune found no adapter that helps {} and chose not to adapt it; the model answers as trained. To adapt "
+    "it all the same, name an --adapter."
+)
 DEFAULT_ADAPTER = "itta"
 
 
@@ -33,6 +37,8 @@ class AdapterFlags:
         from itta.store.adapter_choice import Candidate, read_choice
 
         chosen = Candidate(self.adapter, {}) if self.adapter else read_choice(model) or Candidate(DEFAULT_ADAPTER, {})
+        if not self.adapter and chosen.adapter == "source":
+            errors.print(NOT_ADAPTED.format(model), markup=False, highlight=False)
         preset = PRESETS[self.preset] if chosen.adapter == "itta" else {}
         settings = {**chosen.settings, **preset, **parse_settings(self.settings)}
         return adapt(trained, chosen.adapter, guard=self.guard or None, **settings)

@@ -70,7 +70,7 @@ def cam(
     trained = load_model(description, own.given())
     adapting = adapt(trained, adapter, **parse_settings(settings)) if adapter else None
     target = open_images(data, description.expected, domain)
-    with progress_bars(json) as report:
+    with progress_bars() as report:
         result = draw_maps(out, trained, target, chosen, adapting, report)
     if json:
         print_json(result)

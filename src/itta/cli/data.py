@@ -81,7 +81,7 @@ def run_get(options: Get) -> None:
     from itta.data.get import get
     from itta.data.published import find_published
 
-    with progress_bars(options.json) as report:
+    with progress_bars() as report:
         folder = get(options.name, options.root, url=options.url, report=report)
     print_check(check(folder, find_published(options.name).name, decode=False), options.json)
 
@@ -89,7 +89,7 @@ def run_get(options: Get) -> None:
 def run_check(options: Check) -> None:
     from itta.data.check import check
 
-    with progress_bars(options.json) as report:
+    with progress_bars() as report:
         found = check(options.path, options.name, decode=options.decode, report=report)
     print_check(found, options.json)
 

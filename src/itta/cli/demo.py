@@ -20,7 +20,7 @@ def demo(out: Path = Path("demo-output"), page: bool = True, json: bool = False)
     from itta.demo import run_demo
 
     use_threads(1)  # images so small gain nothing from a second one
-    with progress_bars(json) as report:
+    with progress_bars() as report:
         table, files = run_demo(out, DemoSettings(), report, typed_command() if page else None)
     if json:
         print_json({"table": asdict(table), "files": {k: str(v) for k, v in files.items()}})

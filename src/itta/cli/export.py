@@ -60,7 +60,7 @@ def export(
         chosen = adapter.make(trained, model)
         chosen.frozen()  # refuse before the work, not after it
         target = open_stream(adapt_on, description.expected, stream, access)
-        with progress_bars(json) as report:
+        with progress_bars() as report:
             batches = target.batches(stream.batch_size, stream.seed, chosen.needs.batch)
             observe_all(chosen, (x for _, x, _ in batches), len(target.indices), report)
     written = [library.export_onnx(chosen, onnx)] if onnx else []

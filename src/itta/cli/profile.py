@@ -53,7 +53,7 @@ def profile(
     paper = published_resources() if beside_paper else ()
     use_threads(threads)
     measured = load(model) if model is not None else Network(**given)  # type: ignore[arg-type]
-    with progress_bars(json) as report:
+    with progress_bars() as report:
         usages = profile_model(measured, adapter, batch, repeats, report)
     if json:
         print_json(profile_json(usages) | ({"paper": [asdict(r) for r in paper]} if paper else {}))

@@ -3,6 +3,8 @@
 import csv
 import json
 import shlex
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,6 +20,7 @@ from itta.progress import ReportProgress
 from itta.report.tables import Table
 
 errors = Console(stderr=True)
+LINE_EVERY = 30.0  # seconds between two lines of progress, where there is no terminal
 NameValues = Annotated[tuple[str, ...], arg(name="set", metavar="NAME=VALUE …")]
 Group = TypeVar("Group")
 Flags = OmitArgPrefixes[Group]  # the fields of a dataclass as flags of their own names
@@ -48,10 +51,16 @@ def row_writer(stream: IO[str], format: str, columns: Sequence[str]) -> Any:
 
 
 @contextmanager
-def progress_bars(quiet: bool) -> Iterator[ReportProgress]:
-    """Yield a function that reports progress: a bar for each name, on the error stream of a terminal."""
+def progress_bars(quiet: bool = False) -> Iterator[ReportProgress]:
+    """Yield a function that reports progress on the error stream: bars on a terminal, else a line now and then.
+
+    ``quiet`` leaves out the bars, for rows that go to the same screen.
+    """
+    if not errors.is_terminal:
+        yield lines_of_progress()
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=errors, disable=quiet or not errors.is_terminal) as bars:
+    with Progress(*columns, console=errors, disable=quiet) as bars:
         tasks: dict[str, Any] = {}
 
         def report(name: str, done: int, total: int) -> None:
@@ -60,6 +69,19 @@ def progress_bars(quiet: bool) -> Iterator[ReportProgress]:
             bars.update(tasks[name], completed=done)
 
         yield report
+
+
+def lines_of_progress(every: float = LINE_EVERY) -> ReportProgress:
+    """Return a function that prints a line of progress at most every so many seconds, and none at the very start."""
+    last = time.monotonic()
+
+    def report(name: str, done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= every:
+            last = time.monotonic()
+            print(f"itta: {name}: {done} of {total}", file=sys.stderr, flush=True)
+
+    return report
 
 
 def show(table: Table, justify: Literal["left", "right"] = "right") -> None:

@@ -1,6 +1,8 @@
 """itta sweep: many trials, and how they stand."""
 
+import sys
 import time
+from dataclasses import replace
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -8,7 +10,7 @@ from typing import Annotated, Any, Literal
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from itta.cli.screen import Flags, NameValues, print_json, progress_bars, show
+from itta.cli.screen import Flags, NameValues, errors, print_json, progress_bars, show
 from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.report.tables import Table
@@ -16,6 +18,7 @@ from itta.settings import Adaptation, DataAccess, TrainSettings, check_at_least
 
 AdapterSettings = Annotated[tuple[str, ...], arg(metavar="ADAPTER.NAME=VALUE …")]
 QueueSettings = Annotated[tuple[str, ...], arg(metavar="NAME=VALUE …")]
+LONG = 300.0  # seconds: a sweep that takes longer asks first
 WORDS = ("done", "running", "failed", "silent", "waiting")
 
 
@@ -27,8 +30,8 @@ def sweep(
     targets: tuple[str, ...] = (),
     single_source: bool = False,
     pairs: bool = False,
-    hparams_seeds: int = 20,
-    trial_seeds: int = 3,
+    hparams_seeds: int = 1,
+    trial_seeds: int = 1,
     training: Flags[TrainSettings] = TrainSettings(),
     eval_every: int = 300,
     settings: NameValues = (),
@@ -44,6 +47,7 @@ def sweep(
     queue: QueueSettings = (),
     access: Flags[DataAccess] = DataAccess(),
     keep_checkpoints: bool = False,
+    yes: bool = False,
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
@@ -62,8 +66,8 @@ def sweep(
         targets: Domains to keep out of training, one after another. Without this flag, every domain.
         single_source: Train on each single domain and measure on the others, instead of training on all but one.
         pairs: Also leave out two domains at a time; leave-one-domain-out selection needs these runs.
-        hparams_seeds: Draws of the random search; the first one is the defaults.
-        trial_seeds: Repetitions of everything, with other splits.
+        hparams_seeds: Draws of the random search; the first one is the defaults. DomainBed's protocol has 20.
+        trial_seeds: Repetitions of everything, with other splits. DomainBed's protocol has 3.
         eval_every: Record accuracies every this many steps.
         settings: Hyper-parameters that are not searched, name=value.
         adapter_set: Settings of the adapters.
@@ -77,6 +81,7 @@ def sweep(
         address: Address of the Ray cluster. Without this flag, Ray starts on this machine.
         queue: Settings of the SLURM queue: partition=…, account=…, timeout_min=….
         keep_checkpoints: Keep the checkpoint of each finished training, three times the size of its model.
+        yes: Start a long sweep without asking.
         dry_run: Count the trials and estimate the time; train nothing.
         json: Print the result as JSON.
     """
@@ -117,13 +122,23 @@ def sweep(
     threads = threads or (threads_each(at_a_time or 1) if engine == "local" else 1)
     options = EngineOptions(slots, retries, threads, gpus, address, out, settings=parse_settings(queue))
     done_steps = {s.trial.key: 0 for s in standings(asked, out) if s.word != "done"}
-    with progress_bars(json) as report:
+    launch = LaunchSettings(engine, options, threads, access, keep_checkpoints)
 
-        def step(name: str, done: int, total: int) -> None:
-            done_steps[name] = done
-            report("training steps", sum(done_steps.values()), asked.steps * len(done_steps))
+    def run(launch: LaunchSettings) -> dict[str, str]:
+        with progress_bars() as report:
 
-        failed = run_sweep(asked, out, LaunchSettings(engine, options, threads, access, keep_checkpoints), step)
+            def step(name: str, done: int, total: int) -> None:
+                done_steps[name] = done
+                report("training steps", sum(done_steps.values()), asked.steps * len(done_steps))
+
+            return run_sweep(asked, out, launch, step)
+
+    failed: dict[str, str] = {}
+    if len(done_steps) > 1 and not yes:
+        failed = run(replace(launch, most=1))  # one trial first, to know how long all take
+        if not failed:
+            ask_before_long(count_standings(standings(asked, out), at_a_time), len(done_steps))
+    failed |= run(launch)
     found = standings(asked, out)
     show_standings(count_standings(found, at_a_time), json)
     elsewhere = [s for s in found if s.trial.key in failed and s.word in ("running", "done")]
@@ -170,6 +185,21 @@ def sweep_status(
         if not watch or not found["running"] + found["waiting"] + found["silent"]:
             return
         time.sleep(max(0.1, every))
+
+
+def ask_before_long(found: dict[str, Any], trials: int) -> None:
+    """Ask before a sweep that takes long; without a terminal, refuse it."""
+    from itta.sweep.standings import duration
+
+    seconds = found["seconds_left"]
+    if seconds is None or seconds <= LONG:
+        return
+    estimate = f"{trials} trials take about {duration(seconds)} more, measured on the first one, which is done."
+    if not (sys.stdin.isatty() and errors.is_terminal):
+        raise InputError(f"{estimate} Add --yes to run them, or ask for fewer seeds, algorithms or targets.")
+    errors.print(f"{estimate} Go on? [y/N] ", end="", markup=False)
+    if input().strip().lower() not in ("y", "yes"):
+        raise InputError("the sweep was not started. The first trial is kept.")
 
 
 def by_adapter(settings: tuple[str, ...]) -> dict[str, dict[str, Any]]:

@@ -1,7 +1,8 @@
 """itta train: a model from several domains."""
 
+import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -10,6 +11,11 @@ from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.report.tables import Table, percent
 from itta.settings import DataAccess, TrainSettings, check_at_least
+
+if TYPE_CHECKING:
+    from itta.data.dataset import DomainDataset
+    from itta.run.train import TrainingResult
+    from itta.trial import Trial
 
 
 def train(
@@ -85,19 +91,48 @@ def train(
         fingerprint=dataset.fingerprint,
         **training.shared(),
     )
-    with progress_bars(json) as report:
+    with progress_bars() as report:
         prepare(dataset, (*sources, *target), report)
         result = run(trial, out, dataset, eval_every=eval_every, keep_checkpoint=keep_checkpoint, report=report)
     files = write_run_page(out, lambda: tell_training(typed_command(), trial, dataset)) if page else []
     if json:
         print_json(result.last.to_json())
         return
-    rows = [
-        [d, "source" if d in sources else "target", percent(a.get("all", a["out"]))]
-        for d, a in result.last.accuracy.items()
-    ]
-    title = f"{algorithm} after {result.last.step} steps, accuracy %, without adaptation"
-    show(Table(title, ["domain", "", "accuracy"], rows))
+    show(accuracy_table(result, trial))
     for file in files:
         print(f"{file.stem:8} {file}")
-    print(f"model    {out}\nnext     itta adapt {out} {data}" + (f" --domain {target[0]}" if target else ""))
+    print(f"model    {out}")
+    print(f"next     {next_command(out, data, dataset, trial, access)}")
+
+
+def accuracy_table(result: "TrainingResult", trial: "Trial") -> Table:
+    """Show the accuracies of the last step, and those of the best one if that is another, as itta report names them."""
+    from itta.metrics.selection import training_domain
+
+    best = training_domain(result.records, (), "")
+    shown = {"last step": result.last}
+    if best is not None and best.record.step != result.last.step:
+        shown["best step"] = best.record
+    rows = []
+    for domain in (*trial.train_domains, *trial.test_domains):
+        source = domain in trial.train_domains
+        splits = {"out": "source, held out"} if source else {"in": "target, split in", "all": "target, all images"}
+        for split, words in splits.items():
+            rows.append([domain, words, *(percent(r.accuracy[domain][split]) for r in shown.values())])
+    columns = [f"{name} ({record.step})" for name, record in shown.items()]
+    title = (
+        f"{trial.algorithm}: accuracy without adaptation, % (itta report: split in, of the step best on the sources)"
+    )
+    return Table(title, ["domain", "images", *columns], rows)
+
+
+def next_command(out: Path, data: str, dataset: "DomainDataset", trial: "Trial", access: DataAccess) -> str:
+    """Write a command that works as it stands: adapt to the target, or predict the images if there is none."""
+    words = ["itta", "adapt", str(out), data, "--domain", *trial.test_domains[:1]]
+    if not trial.test_domains and dataset.path is not None:
+        words = ["itta", "predict", str(out), data]
+    elif not trial.test_domains:
+        words += [trial.train_domains[0]]
+    if access.data_root is not None and dataset.path is None:
+        words += ["--data-root", str(access.data_root)]
+    return shlex.join(words)

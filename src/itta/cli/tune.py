@@ -44,7 +44,7 @@ def tune(
 
     use_threads(threads)
     check_at_least(1, batch_size=batch_size, seeds=seeds)
-    with progress_bars(json) as report:
+    with progress_bars() as report:
         choice = run(model, TuneSettings(adapter, seeds, batch_size, guard or None), data, access, own.given(), report)
     if json:
         print_json(asdict(choice))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from itta.errors import InputError
+from itta.errors import InputError, first_line
 from itta.nn.backbone import After, Backbone, evaluating, keep
 
 Around = Callable[[str, Callable[[], Tensor]], Tensor]
@@ -147,8 +147,15 @@ def tensor_only(block: str, z: Tensor) -> Tensor:
 def create_model(name: str, pretrained: bool, image_size: int | None) -> Any:
     try:
         import timm
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision made for another torch
-        raise InputError(f"cannot import timm ({error}): install it with pip install 'itta[timm]'.") from error
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"timm:{name} needs the package {error.name}, which is not installed: pip install 'itta[timm]'."
+        ) from error
+    except (ImportError, RuntimeError) as error:  # a torchvision made for another torch, say
+        raise InputError(
+            f"timm:{name}: timm is installed, and importing it failed: {first_line(error)}. Install versions of torch, "
+            "torchvision and timm that belong together."
+        ) from error
     try:
         if image_size is not None:
             try:  # transformers are built for one image size; convolutional networks take no such argument

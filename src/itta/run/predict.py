@@ -58,7 +58,7 @@ def predict_images(adapter: Adapter, source: Adapter, images: Sequence[np.ndarra
     classes = adapter.model.task.classes
     before, after = (torch.softmax(a(x).float(), 1).max(1) for a in (source, adapter))
     return [
-        Prediction("", classes[i], p, classes[j], q, i != j)
+        Prediction("", classes[i], round(p, 4), classes[j], round(q, 4), i != j)
         for i, p, j, q in zip(
             after.indices.tolist(), after.values.tolist(), before.indices.tolist(), before.values.tolist()
         )

@@ -95,6 +95,7 @@ class LaunchSettings:
     threads: int = 1
     access: DataAccess = DataAccess()
     keep_checkpoints: bool = False  # of finished trials: three times the size of their models
+    most: int | None = None  # run at most this many trials now
 
 
 def run_sweep(
@@ -117,6 +118,6 @@ def run_sweep(
             access=access,
             keep_checkpoint=settings.keep_checkpoints,
         )
-        for trial in unfinished_trials(standings(sweep, out))
+        for trial in unfinished_trials(standings(sweep, out))[: settings.most]
     }
     return run_jobs(jobs, settings.engine, settings.options, report)
