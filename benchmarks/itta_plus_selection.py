@@ -53,7 +53,7 @@ GRID: dict[str, tuple[Any, ...]] = {
 @dataclass(frozen=True)
 class Options:
     out: Path = Path("grid")  # models and what they said
-    records: Path = Path("docs/records")  # what was tried, and what was chosen
+    records: Path = Path("docs/results/records")  # what was tried, and what was chosen
     data: tuple[str, ...] = ("emoji", "PACS")  # "emoji", or folders root/domain/class/image
     images: int = 600  # of each domain
     steps: int = 150  # of training

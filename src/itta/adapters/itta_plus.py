@@ -5,7 +5,7 @@ Three answers are averaged, each of which is wrong in its own way: the trained m
 together, the average style of the sources; and that of class prototypes (T3A, Iwasawa and Matsuo, NeurIPS 2021), made
 as sure as the trained model is. Then the stream is diagnosed (`Diagnosis`): neighbours vote where they are alike, and
 answers that are given too often are held back. Everything rests on all images seen so far, so that one at a time serves
-as well as many. What was measured, how the constants were chosen, and what did not work: docs/itta_plus.md.
+as well as many. What was measured, how the constants were chosen, and what did not work: docs/adapt/itta_plus.md.
 """
 
 from collections import deque
