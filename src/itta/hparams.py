@@ -1,7 +1,8 @@
-"""Hyper-parameters: frozen dataclasses whose fields carry a default, a search range and a line of meaning.
+"""Hyper-parameters: frozen dataclasses with a default, a search range and a line of meaning for each field.
 
-Each value of a random search is drawn from its own generator, seeded by the trial and the field's name, so a new field
-shifts no old draw. Seeds, generator and ranges are DomainBed's, so its values come out to the last digit.
+A random search draws each value from its own generator, seeded by the trial and the field's name. So a new field
+changes no draw of the other fields. Seeds, generators and ranges are DomainBed's, so the draws equal DomainBed's to the
+last digit.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """A distribution to search over: call it with a generator to draw, read ``text`` to know what from."""
+    """A search range: call it with a generator to draw a value. ``text`` describes the distribution."""
 
     text: str
     draw: Callable[[np.random.RandomState], Any]
@@ -29,12 +30,12 @@ class Draw:
 
 
 def uniform(low: float, high: float, whole: bool = False) -> Draw:
-    """U(low, high), cut to a whole number on demand."""
+    """Return the range U(low, high), rounded down to a whole number if ``whole`` is set."""
     return drawn_number(f"U({low:g}, {high:g})", lambda r: r.uniform(low, high), whole)
 
 
 def power(base: float, low: float, high: float, whole: bool = False) -> Draw:
-    """base^U(low, high), cut to a whole number on demand.
+    """Return the range base^U(low, high), rounded down to a whole number if ``whole`` is set.
 
     >>> power(2, 3, 5.5, whole=True).text
     'int 2^U(3, 5.5)'
@@ -47,30 +48,30 @@ def drawn_number(text: str, draw: Callable[[np.random.RandomState], float], whol
 
 
 def choice(*values: Any) -> Draw:
-    """One of the values, each as likely as the other."""
-    # .item(): records are JSON, which knows no NumPy values
+    """Return a range of equally likely values."""
+    # .item(): records are JSON, which has no NumPy values
     return Draw(f"one of {', '.join(map(str, values))}", lambda r: r.choice(values).item())
 
 
 def hp(
     default: Any, doc: str, search: Draw | None = None, drawn_as: str = "", **regimes: tuple[Any, Draw | None]
 ) -> Any:
-    """Declare a field; ``small=(default, search)`` or ``domainnet=…`` where a regime differs.
+    """Declare a field. ``small=(default, search)`` or ``domainnet=…`` declares a regime that differs.
 
-    ``drawn_as`` is DomainBed's name of it, which seeds the draw, where Python does not allow that name.
+    ``drawn_as`` is DomainBed's name of the field, if Python does not allow that name. It seeds the draw.
     """
     metadata = {"doc": doc, "search": search, "drawn_as": drawn_as, "regimes": regimes}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def default(cls: type[T], regime: Regime = "large", **overrides: Any) -> T:
-    """The defaults of a regime (DomainBed's hparams seed 0), then the overrides."""
+    """Return the defaults of a regime (DomainBed's hparams seed 0), with the overrides."""
     values = {f.name: f.metadata["regimes"].get(regime, (f.default,))[0] for f in fields(cls)}
     return override(cls(**values), overrides)
 
 
 def sample(cls: type[T], hparams_seed: int, trial_seed: int = 0, regime: Regime = "large", **overrides: Any) -> T:
-    """Draw as DomainBed does; seed 0 gives the defaults. Fields without a range keep theirs."""
+    """Draw values as DomainBed does. Seed 0 gives the defaults, and a field without a range keeps its default."""
     if hparams_seed == 0:
         return default(cls, regime, **overrides)
     seed = derive_seed(hparams_seed, trial_seed)
@@ -83,7 +84,7 @@ def sample(cls: type[T], hparams_seed: int, trial_seed: int = 0, regime: Regime 
 
 
 def override(hparams: T, overrides: Mapping[str, Any]) -> T:
-    """Replace fields by name; text is read as the field's type, so values may come from a command line."""
+    """Replace fields by name. A text is converted to the field's type, so values may come from a command line."""
     hints = get_type_hints(type(hparams))
     for name in overrides:
         if name not in hints:
@@ -93,7 +94,7 @@ def override(hparams: T, overrides: Mapping[str, Any]) -> T:
 
 
 def parse(name: str, value: Any, hint: Any) -> Any:
-    """Check a value against its type and read text as that type.
+    """Check a value against its type, and convert a text to that type.
 
     >>> parse("steps", "3", int), parse("blocks", "layer3,layer4", tuple[str, ...]), parse("episodic", "yes", bool)
     (3, ('layer3', 'layer4'), True)
@@ -112,14 +113,14 @@ def parse(name: str, value: Any, hint: Any) -> Any:
     try:
         read = (get_origin(hint) or hint)(value)
         if hint is int and read != float(value):
-            raise ValueError("a fraction would be cut off")
+            raise ValueError("the value has a fraction")
         return read
     except (TypeError, ValueError):
         raise InputError(f"{name} must be of type {hint.__name__}, got {value!r}.") from None
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """Read name=value words.
+    """Split texts of the form name=value.
 
     >>> parse_settings(["alpha=0.5", "lr=1e-4"])
     {'alpha': '0.5', 'lr': '1e-4'}

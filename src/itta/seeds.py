@@ -1,11 +1,11 @@
-"""Seeds: one number from any parts, the same on every machine and in every process."""
+"""Seeds: one number from several values, the same on every machine and in every process."""
 
 import hashlib
 import random
 
 
 def derive_seed(*parts: object) -> int:
-    """Hash the parts to a seed below 2³¹, as DomainBed does, so its splits and draws can be reproduced.
+    """Hash the parts to a seed below 2³¹, as DomainBed does, so that its splits and draws can be reproduced.
 
     >>> derive_seed(0, 0), derive_seed(1, 0)
     (894182419, 785910682)
@@ -14,7 +14,7 @@ def derive_seed(*parts: object) -> int:
 
 
 def seed_all(seed: int) -> None:
-    """Seed Python, NumPy and torch, so that code with random numbers of its own is repeatable too."""
+    """Seed the global generators of Python, NumPy and torch, which other code may use."""
     import numpy as np
     import torch
 

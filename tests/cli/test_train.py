@@ -31,7 +31,10 @@ HARMS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "empty domain": (lambda p: (p / "dusk").mkdir(), ["'dusk'"]),
     "missing class": (lambda p: shutil.rmtree(p / "dawn/down"), ["'dawn'", "'down'", "--allow-missing-classes"]),
     "torn image": (lambda p: [tear(f) for f in (p / "dawn").rglob("*.png")], ["dawn", ".png", "remove it"]),
-    "text": (lambda p: [f.write_text("hello") for f in (p / "noon").rglob("*.png")], ["noon", ".png", "broken or not"]),
+    "text": (
+        lambda p: [f.write_text("hello") for f in (p / "noon").rglob("*.png")],
+        ["noon", ".png", "damaged or not"],
+    ),
     "torn target": (lambda p: tear(p / "night/down/0.png"), ["night/down/0.png"]),
     "vast": (lambda p: Image.new("1", (20_000, 20_000)).save(p / "night/down/0.png"), ["night/down/0.png", "20000 x"]),
     "small domain": (small_domain, ["'dawn'", "4 images", "at least 5"]),

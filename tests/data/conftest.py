@@ -1,4 +1,4 @@
-"""What tests of downloads share: a server on this machine that can misbehave, and archives made on the spot."""
+"""Shared by the tests of downloads: a local server that can misbehave, and archives made by the test."""
 
 import io
 import tarfile
@@ -13,7 +13,7 @@ from PIL import Image
 
 
 class Server:
-    """Serves files by name; `drop` cuts the next answers short after so many bytes, `pages` answers with a web page."""
+    """A server of files by name. `drop` ends the next answers after these numbers of bytes; `pages` sends web pages."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -120,7 +120,7 @@ def archive_of() -> Callable[..., bytes]:
 
 @pytest.fixture
 def pacs(picture: Callable[..., bytes]) -> dict[str, bytes]:
-    """A small PACS as its archive has it."""
+    """A small PACS, with the paths of its archive."""
     domains, classes = ("art_painting", "cartoon", "photo", "sketch"), ("dog", "elephant", "giraffe", "guitar", "horse")
     labels = (*classes, "house", "person")
     return {f"kfold/{d}/{c}/{i}.jpg": picture(i) for d in domains for c in labels for i in range(2)}

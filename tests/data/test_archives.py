@@ -1,4 +1,4 @@
-"""Archives made by somebody who means harm, or cut short on the way."""
+"""Archives made to do harm, or cut short by a download."""
 
 import io
 import stat
@@ -29,11 +29,12 @@ def make(tmp_path, archive_of):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_come_out_as_they_went_in(make, tmp_path, kind, tree) -> None:
-    told: list[tuple[int, int]] = []
+    told: list[tuple[str, int, int]] = []
     archive = make(kind, FILES)
-    unpack(archive, tmp_path / "out", report=lambda done, total: told.append((done, total)))
+    unpack(archive, tmp_path / "out", report=lambda *args: told.append(args))
     assert {name: (tmp_path / "out" / name).read_bytes() for name in tree(tmp_path / "out")} == FILES
-    assert all(0 < done <= total == archive.stat().st_size for done, total in told)
+    assert {name for name, _, _ in told} == {f"unpack {archive.name}"}
+    assert all(0 < done <= total == archive.stat().st_size for _, done, total in told)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -44,7 +45,7 @@ def test_paths_that_lead_elsewhere_are_refused(make, tmp_path, kind, name) -> No
     archive = make(kind, {"good.txt": b"good", name: b"evil"})
     if name == "/" and kind == "zip":
         return  # a folder, in a zip
-    with pytest.raises(InputError, match="leads elsewhere.*right file"):
+    with pytest.raises(InputError, match="leads out of the folder.*right file"):
         unpack(archive, tmp_path / "in" / "out")
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and p.read_bytes() == b"evil"]
 
@@ -63,6 +64,14 @@ def test_links_and_devices_in_a_tar_are_refused(tmp_path, kind) -> None:
         unpack(path, tmp_path / "out")
     assert not (tmp_path / "evil.txt").exists()
     assert not (tmp_path / "out" / "link").is_symlink()
+
+
+def test_a_path_through_a_link_on_disk_is_refused(make, tmp_path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "link").symlink_to(tmp_path)
+    with pytest.raises(InputError, match=r"'link/evil\.txt' is a link or a device, or lies behind a link"):
+        unpack(make("tar", {"link/evil.txt": b"evil"}), tmp_path / "out")
+    assert not (tmp_path / "evil.txt").exists()
 
 
 def test_a_link_in_a_zip_is_refused(tmp_path) -> None:
@@ -114,7 +123,7 @@ def test_a_zip_that_lies_about_sizes_is_refused(make, tmp_path) -> None:
 def test_an_archive_cut_short_is_damaged(make, tmp_path, kind, keep) -> None:
     path = make(kind, {"a.bin": bytes(range(256)) * 400})
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
-    with pytest.raises(InputError, match="cut short.*get it again"):
+    with pytest.raises(InputError, match="cut short.*download it again"):
         unpack(path, tmp_path / "out")
 
 

@@ -1,4 +1,4 @@
-"""Decoded images on disk: the same pixels, made once, made anew when stale or damaged, done without when impossible."""
+"""Decoded images on disk: the same pixels, made once, made again if stale or damaged, not used if the disk is full."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that are decoded into caches from here on."""
+    """Record the names of the files that are decoded into caches."""
     names: list[str] = []
 
     def counting(path: str, size: int) -> np.ndarray:
@@ -168,7 +168,7 @@ def test_a_cache_left_unfinished_is_not_taken_for_one(root: Path, home: Path) ->
     home.mkdir(parents=True)
     pixels(root)
     [index] = home.glob("*.json")
-    left = home / f"{index.stem}.12345.tmp"  # as a killed process leaves it
+    left = home / f"{index.stem}.12345.tmp"  # left by a killed process
     left.write_bytes(b"half")
     index.unlink()
     assert torch.equal(pixels(root), expected)
@@ -183,7 +183,7 @@ def test_an_unreadable_image_that_is_mended_in_place_is_read(root: Path) -> None
     images = load_folder(root, image_size=SIZE).domains["photo"]
     assert len(images.read([1])) == 1
     path.write_bytes(good)
-    os.utime(path, ns=(1, 1))  # size and time as before, so the cache does not see the change
+    os.utime(path, ns=(1, 1))  # same size and time, so the cache does not see the change
     assert torch.equal(pixels(root), pixels(root, cache=False))
 
 
@@ -230,7 +230,7 @@ print(int(load_folder(sys.argv[1], image_size=8).domains["photo"].read(range(6))
 def test_a_full_disk_is_done_without(root: Path, home: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL, str(root)], capture_output=True, text=True, timeout=120)
     assert int(done.stdout) == int(pixels(root, cache=False).sum()), done.stderr
-    assert not [f.name for f in home.iterdir() if f.suffix != ".lock"]  # nothing half made is left
+    assert not [f.name for f in home.iterdir() if f.suffix != ".lock"]  # no incomplete file remains
     told = subprocess.run([sys.executable, "-c", FULL, str(root), "tell"], capture_output=True, text=True, timeout=120)
     assert "InputWarning" in told.stderr
     assert "File too large" in told.stderr

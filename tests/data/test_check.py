@@ -1,4 +1,4 @@
-"""Counting and reading data, and telling what is wrong."""
+"""Count and read data, and report problems."""
 
 import json
 from dataclasses import replace
@@ -14,7 +14,7 @@ from itta.errors import InputError
 
 @pytest.fixture
 def small_pacs(tmp_path: Path, pacs: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PACS of two images a class, and a table that expects it."""
+    """A PACS with two images per class, and a table that expects it."""
     for name, data in pacs.items():
         path = tmp_path / name.replace("kfold", "PACS")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,8 +69,8 @@ def tear(root: Path) -> None:
     [
         (remove, ["photo: 13 images, 14 published", "photo/dog: 1 images, 2 published"]),
         (remove_domain, ["domain 'sketch' is missing"]),
-        (add_domain, ["'extra' is no domain of PACS"]),
-        (rename_class, ["photo/dog: 0 images, 2 published", "'puppy' is no class of PACS"]),
+        (add_domain, ["'extra' is not a domain of PACS"]),
+        (rename_class, ["photo/dog: 0 images, 2 published", "'puppy' is not a class of PACS"]),
         (empty, ["0.jpg: the file is empty"]),
         (tear, ["0.jpg"]),
     ],

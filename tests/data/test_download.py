@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine that drops connections, changes its mind and sends web pages."""
+"""Downloads from a local server that drops connections, changes files and sends web pages."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from itta.data.download import NotAFile, download
+from itta.data.download import NotAFile, Patience, download
 from itta.errors import InputError
 
 DATA = bytes(range(256)) * 4000  # about 1 MB
@@ -17,16 +17,16 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "file.zip"
 
 
-def fetch(server, target: Path, **options) -> None:
-    download(f"{server.url}/file.zip", target, **({"pause": 0.0, "attempts": 3} | options))
+def fetch(server, target: Path, attempts: int = 3, **options) -> None:
+    download(f"{server.url}/file.zip", target, patience=Patience(attempts, pause=0.0), **options)
 
 
 def test_a_file_comes_whole_with_its_progress(server, target) -> None:
     server.files["file.zip"] = DATA
-    told: list[tuple[int, int]] = []
-    fetch(server, target, report=lambda done, total: told.append((done, total)))
+    told: list[tuple[str, int, int]] = []
+    fetch(server, target, report=lambda *args: told.append(args))
     assert target.read_bytes() == DATA
-    assert told[-1] == (len(DATA), len(DATA))
+    assert told[-1] == ("file.zip", len(DATA), len(DATA))
     assert len(told) > 1
     assert [p.name for p in target.parent.iterdir()] == ["file.zip"]
 
@@ -124,7 +124,7 @@ def test_the_checksum_decides(server, target) -> None:
     server.files["file.zip"] = DATA
     fetch(server, target, md5=hashlib.md5(DATA).hexdigest())
     target.unlink()
-    with pytest.raises(InputError, match=r"not the published 0123.*thrown away"):
+    with pytest.raises(InputError, match=r"not the published 0123.*was deleted"):
         fetch(server, target, md5="0123")
     assert not list(target.parent.iterdir())
 

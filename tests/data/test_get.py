@@ -1,4 +1,4 @@
-"""Data sets in small, from a server on this machine, to DomainBed's folders."""
+"""Small data sets from a local server, arranged in DomainBed's folders."""
 
 import gzip
 import hashlib
@@ -11,13 +11,14 @@ import pytest
 from itta.cli import main
 from itta.data import get as get_module
 from itta.data import load_dataset
+from itta.data.download import Patience
 from itta.data.get import get
 from itta.data.published import PUBLISHED
 from itta.errors import InputError
 
 
 def fetch(name: str, root: Path, server, **options) -> Path:
-    return get(name, root, url=server.url, pause=0.0, attempts=2, **options)
+    return get(name, root, url=server.url, patience=Patience(attempts=2, pause=0.0), **options)
 
 
 def test_pacs_from_a_zip(server, tmp_path, archive_of, pacs, tree) -> None:
@@ -25,7 +26,7 @@ def test_pacs_from_a_zip(server, tmp_path, archive_of, pacs, tree) -> None:
     told: set[str] = set()
     folder = fetch("pacs", tmp_path, server, report=lambda what, done, total: told.add(what))
     assert folder == tmp_path / "PACS"
-    assert tree(tmp_path) == {name.replace("kfold", "PACS") for name in pacs}  # no archive, no junk, nothing half done
+    assert tree(tmp_path) == {name.replace("kfold", "PACS") for name in pacs}  # no archive, no junk, nothing incomplete
     assert told == {"PACS.zip", "unpack PACS.zip"}
     assert len(load_dataset(folder, image_size=4).domains["sketch"]) == 14
 
@@ -66,8 +67,8 @@ def test_a_page_from_google_says_what_to_fetch_by_hand(server, tmp_path, archive
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"other/photo/dog/1.jpg": b"x"}, "no folder 'art_painting' inside.*right file"),
-        ({"kfold/../../evil": b"x"}, "leads elsewhere"),
+        ({"other/photo/dog/1.jpg": b"x"}, "expected a folder 'art_painting' inside.*right file"),
+        ({"kfold/../../evil": b"x"}, "leads out of the folder"),
     ],
 )
 def test_a_wrong_archive_leaves_nothing_behind(server, tmp_path, archive_of, files, message) -> None:
@@ -81,7 +82,7 @@ def test_a_wrong_archive_leaves_nothing_behind(server, tmp_path, archive_of, fil
 
 def test_a_truncated_archive_is_told(server, tmp_path, archive_of, pacs) -> None:
     server.files["PACS.zip"] = archive_of("zip", pacs)[:-100]
-    with pytest.raises(InputError, match="cut short: delete it and get it again"):
+    with pytest.raises(InputError, match="cut short: delete it and download it again"):
         fetch("PACS", tmp_path, server)
 
 
@@ -124,7 +125,7 @@ def test_a_list_of_duplicates_deletes_nothing_elsewhere(domain_net, tmp_path) ->
 
 
 def annotations(images: list[tuple[str, object, list[int]]]) -> bytes:
-    """(file, place, animals) of each image, as the camera traps' authors write it."""
+    """(file, place, animals) of each image -> annotations in the format of the data set's authors."""
     return json.dumps(
         {
             "categories": [{"id": 1, "name": "bird"}, {"id": 2, "name": "dog"}, {"id": 9, "name": "car"}],
@@ -165,7 +166,7 @@ def test_terra_incognita_is_sorted_by_place_and_animal(terra, tmp_path, tree) ->
     [
         (b"{", "train_annotations.json.*damaged"),
         (b'{"images": [{"id": 1}]}', "damaged"),
-        (annotations([("../../x.jpg", 38, [1])]), "leads elsewhere"),
+        (annotations([("../../x.jpg", 38, [1])]), "leads out of the folder"),
         (annotations([("none.jpg", 38, [1])]), "none.jpg, which is not among the images"),
     ],
 )
@@ -183,7 +184,7 @@ def idx(shape: tuple[int, ...], data: bytes) -> bytes:
 
 @pytest.fixture
 def mnist(server, monkeypatch):
-    """A server with a tiny MNIST, and a table that knows its checksums."""
+    """A server with a tiny MNIST, and a table with its checksums."""
     for part, n in (("train", 5), ("t10k", 2)):
         server.files[f"{part}-images-idx3-ubyte.gz"] = idx((n, 28, 28), bytes(n * 28 * 28))
         server.files[f"{part}-labels-idx1-ubyte.gz"] = idx((n,), bytes(range(n)))
@@ -213,7 +214,7 @@ def test_the_command_gets_and_counts(server, tmp_path, archive_of, pacs, capsys)
     status = main(["data", "get", "PACS", "--root", str(tmp_path), "--url", f"{server.url}/", "--json"])
     printed = capsys.readouterr()
     result = json.loads(printed.out)
-    assert status == 2  # two images a class are not all there should be
+    assert status == 2  # two images per class are fewer than published
     assert result["domains"]["photo"]["images"] == 14
     assert result["domains"]["photo"]["expected"] == 1670
     assert "photo: 14 images, 1,670 published" in result["problems"]

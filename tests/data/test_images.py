@@ -113,7 +113,7 @@ def test_exif_rotation(tmp_path: Path, suffix: str) -> None:
     image = Image.new("RGB", (64, 32), WHITE)
     image.paste((0, 0, 0), (0, 0, 32, 32))  # the left is black
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned a quarter clockwise: the left comes up
+    exif[0x0112] = 6  # to be rotated a quarter turn clockwise: the left becomes the top
     array = read_image(save(image, tmp_path / f"a{suffix}", exif=exif), 16)
     assert array[:, :6].mean() < 20
     assert array[:, 10:].mean() > 235
@@ -180,7 +180,7 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
 
 
 def write_black_png(path: Path, side: int) -> None:
-    """Write a 1-bit PNG row by row, so that no memory is needed for the whole."""
+    """Write a 1-bit PNG row by row, so that the image is never in memory as a whole."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -11,7 +11,7 @@ from itta.errors import InputError
 
 
 class Numbered:
-    """Images whose every pixel is their index; reads are counted."""
+    """Images with their index as the value of every pixel. Reads are counted."""
 
     groups = None
 

@@ -1,4 +1,4 @@
-"""Lists of images: the same data as folders, and mistakes told with their line."""
+"""Manifests: the same data as folders, and errors that name the line of a mistake."""
 
 import json
 from pathlib import Path
@@ -80,11 +80,11 @@ def with_value(**change: object) -> list[dict[str, str]]:
 
 
 MISTAKES = {
-    "no such file": ({"file": "photo/none.png"}, "there is no file .*none.png; paths are relative"),
+    "no such file": ({"file": "photo/none.png"}, "there is no file .*none.png: write the path relative"),
     "not an image": ({"file": "notes.txt"}, "notes.txt is not an image file"),
-    "no domain": ({"domain": ""}, "no domain; fill it in"),
-    "no file": ({"file": " "}, "no file; fill it in"),
-    "twice": ({"file": "photo/dog/9.png"}, "9.png is in domain 'photo' already, by line"),
+    "no domain": ({"domain": ""}, "no domain: fill it in"),
+    "no file": ({"file": " "}, "no file: fill it in"),
+    "twice": ({"file": "photo/dog/9.png"}, "9.png is already in domain 'photo', in line"),
 }
 
 
@@ -95,7 +95,7 @@ def test_a_mistake_is_told_with_its_line(root: Path, kind: str, mistake: str) ->
     path = write(root, kind, with_value(**change))
     line = {"csv": 4, "json": 12, "jsonl": 5}[kind]
     text = path.read_text().splitlines()
-    assert str(entries()[2]["class"]) in "".join(text[line - 1 : line + 3])  # the line is what we think it is
+    assert str(entries()[2]["class"]) in "".join(text[line - 1 : line + 3])  # the line number is right
     with pytest.raises(InputError, match=f"{path.name}, line {line}: {message}"):
         read_manifest(path)
 
@@ -103,18 +103,22 @@ def test_a_mistake_is_told_with_its_line(root: Path, kind: str, mistake: str) ->
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "domain;class;file\n", "line 1: no column 'domain' among domain;class;file; begin the file with"),
-        ("a.csv", "", "line 1: no column 'domain' among none"),
+        (
+            "a.csv",
+            "domain;class;file\n",
+            "line 1: expected a column 'domain', got domain;class;file: begin the file with",
+        ),
+        ("a.csv", "", "line 1: expected a column 'domain', got none"),
         ("a.csv", "domain,class,file\n", "lists no images"),
-        ("a.csv", "domain,class,file\nphoto,dog\n", "line 2: not 3 cells"),
-        ("a.csv", "domain,class,file\nphoto,dog,a.png,b\n", "line 2: not 3 cells"),
+        ("a.csv", "domain,class,file\nphoto,dog\n", "line 2: expected 3 cells"),
+        ("a.csv", "domain,class,file\nphoto,dog,a.png,b\n", "line 2: expected 3 cells"),
         ("a.csv", 'domain,class,file\nphoto,"dog,a.png\n', "cannot read"),
         ("a.json", "[", r"not JSON \(.*line 1"),
         ("a.json", '[\n{"domain": "a"},\n]', r"not JSON \(.*line"),
-        ("a.json", '{"domain": "a"}', "holds an object; expected a list"),
+        ("a.json", '{"domain": "a"}', "holds an object: expected a list"),
         ("a.json", "[]", "lists no images"),
-        ("a.json", '[\n"x"]', "line 2: text; expected an object"),
-        ("a.json", '[{"domain": 3, "file": "a.png"}]', "line 1: domain is a number; write it as text"),
+        ("a.json", '[\n"x"]', "line 2: got text, expected an object"),
+        ("a.json", '[{"domain": 3, "file": "a.png"}]', "line 1: domain is a number: write it as text"),
         ("a.jsonl", '{"domain": "a", "file": "x.png"\n', "line 1: not JSON"),
     ],
 )
@@ -133,7 +137,7 @@ def test_bytes_that_are_no_text_and_a_file_that_is_not_there(tmp_path: Path) -> 
 
 
 def test_training_needs_every_class(root: Path) -> None:
-    with pytest.raises(InputError, match="line 4: no class; to train"):
+    with pytest.raises(InputError, match="line 4: no class, and training needs one"):
         load_dataset(write(root, "csv", with_value(**{"class": ""})), image_size=4)
     rows = [row for row in entries() if row["file"] != "sketch/cat/1.png"]
     with pytest.raises(InputError, match="'sketch' has no images of class 'cat'.*list.csv"):

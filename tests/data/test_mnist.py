@@ -1,4 +1,4 @@
-"""RotatedMNIST and ColoredMNIST from tiny idx files, against DomainBed's recipe written out plainly."""
+"""RotatedMNIST and ColoredMNIST from tiny idx files, against DomainBed's recipe written out."""
 
 import gzip
 from pathlib import Path
@@ -30,7 +30,7 @@ def values() -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture
 def root(tmp_path: Path, values) -> Path:
-    """Training files compressed, test files not: both are in use."""
+    """A folder with compressed training files and plain test files: users have both."""
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for kind, array in (("images-idx3-ubyte", values[0]), ("labels-idx1-ubyte", values[1])):
@@ -44,7 +44,7 @@ def test_rotated(root: Path, values, seed: int) -> None:
     images, digits = values
     data = load_dataset("RotatedMNIST", image_size=28, access=DataAccess(data_root=root), seed=seed)
     assert tuple(data.domains) == ("0", "15", "30", "45", "60", "75")
-    torch.manual_seed(seed)  # as a run of DomainBed begins
+    torch.manual_seed(seed)  # as at the start of a run of DomainBed
     shuffle = torch.randperm(len(images)).numpy()
     for i, (domain, found) in enumerate(data.domains.items()):
         order = shuffle[i::6]
@@ -71,7 +71,9 @@ def test_coloured(root: Path, values, seed: int) -> None:
         assert found.labels.tolist() == label.long().tolist()
         pixels = found.read(np.arange(len(found)))
         for x, j, c in zip(pixels, order, colour.long()):
-            assert torch.equal(x[c], images[j])  # the other channel of DomainBed's two is zero, and so is our third
+            assert torch.equal(
+                x[c], images[j]
+            )  # the other one of DomainBed's two channels is zero, and so is our third
             assert x[1 - c].sum() == 0
             assert x[2].sum() == 0
     assert data.classes == ("5-9", "0-4")

@@ -1,4 +1,4 @@
-"""The table of facts adds up, and names lead to folders."""
+"""The counts of the table add up, and names are found as folders."""
 
 from pathlib import Path
 
@@ -70,8 +70,8 @@ def test_paths_stay_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "PACS").mkdir()
     (tmp_path / "data" / "PACS").mkdir(parents=True)
     monkeypatch.setenv("ITTA_DATA", "data")
-    assert locate("PACS") == Path("PACS")  # a folder right here, as ever
-    assert locate("PACS", "data") == Path("data/PACS")  # unless the root is said
+    assert locate("PACS") == Path("PACS")  # a folder in the current directory comes first
+    assert locate("PACS", "data") == Path("data/PACS")  # unless the root is given
 
 
 def test_a_known_name_is_loaded_from_the_root(tmp_path: Path, pacs: dict[str, bytes]) -> None:

@@ -1,8 +1,8 @@
-"""Decoded images on disk: a file is decoded and resized once, and every process after that maps the result.
+"""Decoded images on disk: a file is decoded and resized once, and every later process maps the result.
 
-A domain has an index (JSON, written last, so that what it names is complete) and an array of pixels. The index carries
-a key made of the decoder's version, the image size, and every file's path, size and time of change: whatever changes,
-the array is made anew. Each image has a checksum, looked at when a process first reads it.
+A domain has an array of pixels and an index in JSON. The index is written last, so the array it names is complete. The
+index holds a key: the decoder's version, the image size, and the path, size and time of change of every file. If the
+key changes, the array is made again. Each image has a checksum, which a process checks at its first read.
 """
 
 import hashlib
@@ -26,16 +26,16 @@ from itta.errors import InputError, InputWarning
 from itta.progress import ReportProgress
 
 FORMAT = 1
-_CHUNK = 64  # images decoded, then written
-_SPARE = 1.05  # of the space a cache needs, to leave some
+_CHUNK = 64  # images decoded at a time, and then written
+_SPARE = 1.05  # free space that must be there, relative to the size of the cache
 
 
 class Damaged(Exception):
-    """What the disk holds is not what was written."""
+    """The bytes on disk are not those that were written."""
 
 
 def cache_home() -> Path | None:
-    """Return where decoded images are kept: ITTA_CACHE, or the user's directory for caches; None if that is "off"."""
+    """Return the directory of decoded images: ITTA_CACHE or the user's cache directory; None if ITTA_CACHE is "off"."""
     chosen = os.environ.get("ITTA_CACHE")
     if chosen:
         return None if chosen == "off" else Path(chosen)
@@ -49,7 +49,7 @@ def cache_home() -> Path | None:
 
 
 class Mapped:
-    """Pixels of a finished cache, uint8 [N, S, S, 3], shared by all processes that map them."""
+    """The pixels of a complete cache, uint8 [N, S, S, 3]. All processes that map them share the memory."""
 
     def __init__(self, pixels: np.ndarray, checksums: Sequence[int | None], paths: Sequence[str]) -> None:
         self._pixels, self._paths = pixels, paths
@@ -58,10 +58,10 @@ class Mapped:
         self._checked = np.zeros(len(checksums), dtype=bool)
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        """Return the caller's own copy of some images; raises Damaged if one is not what was stored."""
+        """Return a copy of some images. Raise Damaged if one has changed since it was stored."""
         found = np.take(self._pixels, rows, axis=0)
         for i in np.flatnonzero(~self._checked[rows]):
-            if not self._readable[rows[i]]:  # it was not; now it says why, or it can be read
+            if not self._readable[rows[i]]:  # the file could not be read then: read it now, or raise the reason
                 found[i] = read_image(self._paths[rows[i]], found.shape[1]).transpose(1, 2, 0)
             elif zlib.crc32(found[i]) != self._checksums[rows[i]]:
                 raise Damaged(self._paths[rows[i]])
@@ -69,7 +69,7 @@ class Mapped:
         return found
 
     def check(self) -> None:
-        """Raise Damaged if any image is not what was stored."""
+        """Raise Damaged if any image has changed since it was stored."""
         for rows in np.array_split(np.flatnonzero(self._readable), len(self._readable) // _CHUNK + 1):
             self.read(rows)
 
@@ -77,10 +77,10 @@ class Mapped:
 def open_cache(
     origin: str, paths: Sequence[str], size: int, report: ReportProgress, anew: bool = False
 ) -> Mapped | None:
-    """Map the decoded images of a domain, made now if they are missing, stale or wanted anew; None if they cannot be.
+    """Map the decoded images of a domain. Decode them first if they are missing or stale, or if ``anew`` is set.
 
-    `origin` says which domain of which data this is: its cache is replaced when its files change. One process makes
-    it while others wait.
+    Return None if the disk cannot hold them. ``origin`` names the domain and its data: its cache is replaced when its
+    files change. One process makes the cache while others wait.
     """
     home = cache_home()
     if home is None or not paths:
@@ -100,7 +100,7 @@ def open_cache(
     except (OSError, NotImplementedError) as error:
         warnings.warn(
             f"decoded images cannot be kept in {folder} ({getattr(error, 'strerror', None) or error}), so every run "
-            "decodes them: name another directory in ITTA_CACHE, or turn this off with --no-cache.",
+            "decodes them again: set ITTA_CACHE to another directory, or turn the cache off with --no-cache.",
             InputWarning,
             stacklevel=2,
         )
@@ -147,8 +147,8 @@ def _is_damaged(found: Mapped) -> bool:
 def _make(folder: Path, name: str, key: str, paths: Sequence[str], size: int, report: ReportProgress) -> None:
     need = len(paths) * size * size * 3
     if shutil.disk_usage(folder).free < need * _SPARE:
-        raise OSError(f"{need / 1e9:.1f} GB would be needed, and the disk is nearly full")
-    for left_over in folder.glob(f"{name}.*.tmp"):  # of a process that was killed
+        raise OSError(f"{need / 1e9:.1f} GB are needed, and the disk is nearly full")
+    for left_over in folder.glob(f"{name}.*.tmp"):  # from a process that was killed
         left_over.unlink()
     pixels = f"{name}-{key[:16]}.npy"
     partial = folder / f"{name}.{os.getpid()}.tmp"
@@ -165,12 +165,12 @@ def _make(folder: Path, name: str, key: str, paths: Sequence[str], size: int, re
         partial.unlink(missing_ok=True)
     for old in folder.glob(f"{name}-*.npy"):
         if old.name != pixels:
-            with suppress(OSError):  # some systems keep a file that is mapped
+            with suppress(OSError):  # some systems cannot delete a file that is mapped
                 old.unlink()
 
 
 def _write_pixels(file: IO[bytes], paths: Sequence[str], size: int, report: ReportProgress) -> list[int | None]:
-    """Write an array file piece by piece, so that a full disk is an error instead of a crash."""
+    """Write an array file piece by piece, so that a full disk raises an error instead of a crash."""
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(paths), size, size, 3)}
     np.lib.format.write_array_header_1_0(file, header)
     checksums: list[int | None] = []
@@ -183,7 +183,7 @@ def _write_pixels(file: IO[bytes], paths: Sequence[str], size: int, report: Repo
 
 
 def _decode(paths: Sequence[str], size: int) -> Iterator[np.ndarray | None]:
-    """Yield each image as uint8 [S, S, 3], or None if it cannot be read, which is told when somebody wants it."""
+    """Yield each image as uint8 [S, S, 3], or None if it cannot be read. `Mapped.read` raises the reason later."""
 
     def decode(path: str) -> np.ndarray | None:
         try:

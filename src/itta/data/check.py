@@ -1,31 +1,31 @@
-"""Check data before training on them: count what is there, compare with what was published, and read every image."""
+"""Check data before training on them: count images, compare with the published counts, and read every image."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from itta.data.folder import files_by_class
+from itta.data.folder import files_by_class, no_domains
 from itta.data.images import read_image
 from itta.data.mnist import read_mnist
 from itta.data.published import MNIST_NAMES, PUBLISHED, Published, find_published
 from itta.errors import InputError
+from itta.progress import ReportProgress, silent
 
-Report = Callable[[str, int, int], None]
-_SIZE = 64  # pixels; whether a file can be read does not depend on it
+_SIZE = 64  # pixels; a file that can be read at one size can be read at all sizes
 _MNIST_COUNT = 70_000
 
 
 @dataclass
 class Check:
-    """What was found; `problems` is empty if all is well."""
+    """The result of a check. `problems` is empty if all is well."""
 
     path: Path
     name: str | None
     counts: dict[str, dict[str, int]] = field(default_factory=dict)  # domain -> class -> images
     expected: Mapping[str, int] = field(default_factory=dict)  # domain -> images
     expected_classes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    unreadable: dict[str, str] = field(default_factory=dict)  # file -> why
+    unreadable: dict[str, str] = field(default_factory=dict)  # file -> reason
     problems: list[str] = field(default_factory=list)
 
     def total(self, domain: str) -> int:
@@ -51,19 +51,17 @@ class Check:
         }
 
 
-def check(
-    path: Path, name: str | None = None, *, decode: bool = True, report: Report = lambda what, done, total: None
-) -> Check:
-    """Count a folder root/domain/class/image or a manifest, compare, and read its images unless told not to.
+def check(path: Path, name: str | None = None, *, decode: bool = True, report: ReportProgress = silent) -> Check:
+    """Count the images of a folder root/domain/class/image or a manifest, compare, and read them if ``decode`` is set.
 
-    Without a name, a folder that is called as a published data set is taken for it.
+    Without a name, a folder with the name of a published data set counts as that data set.
     """
     facts = find_published(name) if name else _guess(path)
     if facts is not None and facts.name in MNIST_NAMES:
         return _check_mnist(path, facts)
     files = files_by_class(path)
     if not files:
-        raise InputError(f"no domain folders in {path}; expected images at {path}/domain/class/image.")
+        raise no_domains(path)
     found = Check(path, facts.name if facts else None)
     found.counts = {d: {c: len(paths) for c, paths in by_class.items()} for d, by_class in files.items()}
     if facts:
@@ -78,7 +76,7 @@ def check(
             except InputError as error:
                 found.unreadable[str(image)] = str(error)
                 found.problems.append(str(error))
-            report("read", i, len(images))
+            report("read images", i, len(images))
     return found
 
 
@@ -96,7 +94,7 @@ def _compare(found: Check, facts: Published) -> None:
             found.problems.append(f"domain {domain!r} is missing")
         elif totals[domain] != expected:
             found.problems.append(f"{domain}: {totals[domain]:,} images, {expected:,} published")
-    found.problems += [f"{d!r} is no domain of {facts.name}" for d in found.counts if d not in found.expected]
+    found.problems += [f"{d!r} is not a domain of {facts.name}" for d in found.counts if d not in found.expected]
     for domain, by_class in facts.class_counts.items():
         for label, expected in by_class.items():
             have = found.counts.get(domain, {}).get(label, 0)
@@ -106,11 +104,11 @@ def _compare(found: Check, facts: Published) -> None:
     if len(classes) != facts.n_classes:
         found.problems.append(f"{len(classes)} classes, {facts.n_classes} published")
     strange = sorted(classes - set(facts.classes)) if facts.classes else []
-    found.problems += [f"{label!r} is no class of {facts.name}" for label in strange]
+    found.problems += [f"{label!r} is not a class of {facts.name}" for label in strange]
 
 
 def _look(found: Check) -> None:
-    """Look at data of one's own: every domain should have images of every class."""
+    """Check the user's own data: every domain should have images of every class."""
     classes = sorted({label for by_class in found.counts.values() for label in by_class})
     for domain, by_class in found.counts.items():
         found.problems += [f"{domain}/{label}: no images" for label in classes if not by_class.get(label)]

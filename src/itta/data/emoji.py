@@ -1,6 +1,6 @@
-"""EmojiStyles: the same emoji drawn by four hands, 12 classes, embedded in the package.
+"""EmojiStyles: the same emoji in four drawing styles, 12 classes, embedded in the package.
 
-NOTICE names the artists and their licences; tools/build_emoji.py rebuilds the files bit for bit.
+NOTICE names the artists and their licences. tools/build_emoji.py rebuilds the files bit for bit.
 """
 
 import json
@@ -14,7 +14,8 @@ import torch
 from PIL import Image
 
 from itta.data.dataset import DomainDataset
-from itta.errors import InputError, unknown
+from itta.data.images import check_image_size
+from itta.errors import unknown
 
 STYLES = ("twemoji", "fluent-3d", "fluent-mono", "noto-mono")
 
@@ -22,10 +23,10 @@ _FOLDER = files("itta.data") / "emoji_styles"
 
 
 class EmojiImages:
-    """One style; its sheet is decoded when an image is first read.
+    """The images of one style. Its sheet is decoded at the first read.
 
-    Emoji that some style draws with the very same pixels (prince and princess) share a group, so that a strict split
-    never trains on what it evaluates.
+    Emoji with the same pixels in some style (prince and princess) share a group, so a strict split never trains on an
+    image that it evaluates.
     """
 
     def __init__(self, style: str, image_size: int) -> None:
@@ -46,15 +47,14 @@ class EmojiImages:
 
 
 def load_emoji(styles: Sequence[str] | None = None, *, strict: bool = False, image_size: int = 64) -> DomainDataset:
-    """Load emoji styles as domains, all of them unless named; `strict` holds out identities as well.
+    """Load emoji styles as domains, by default all of them. ``strict`` holds out identities as well as images.
 
     >>> dataset = load_emoji(["twemoji", "noto-mono"])
     >>> twemoji = dataset.domains["twemoji"]
     >>> twemoji.names[0], dataset.classes[twemoji.labels[0]], tuple(twemoji.read([0]).shape)
     ('1f600 grinning face', 'face', (1, 3, 64, 64))
     """
-    if image_size < 1:
-        raise InputError(f"image_size is a number of pixels, 1 or more; got {image_size}.")
+    check_image_size(image_size)
     chosen = STYLES if styles is None else styles
     for style in chosen:
         if style not in STYLES:

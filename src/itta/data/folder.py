@@ -1,4 +1,4 @@
-"""Images in folders, or listed: root/domain/class/image to train on, root/class/image or root/image as a target."""
+"""Images in folders or manifests: root/domain/class/image to train on, root/class/image or root/image as a target."""
 
 import os
 import re
@@ -11,17 +11,17 @@ import torch
 
 from itta.data.cache import Damaged, Mapped, open_cache
 from itta.data.dataset import DomainDataset, Images
-from itta.data.images import IMAGE_SUFFIXES, read_image
+from itta.data.images import IMAGE_SUFFIXES, check_image_size, read_image
 from itta.data.manifest import is_manifest, read_manifest
 from itta.errors import InputError, unknown
 from itta.progress import ReportProgress, silent
 
 
 class InMemory:
-    """Pixels of image files, uint8 [N, S, S, 3], decoded when first read and then kept.
+    """The pixels of image files, uint8 [N, S, S, 3]. Each file is decoded at its first read and then kept.
 
-    The array is reserved whole, but the system hands out its pages as they are written, so it takes as much memory as
-    has been read.
+    The array is reserved as a whole, but the system gives it memory only as pages are written. So it takes the memory
+    of the images read so far.
     """
 
     def __init__(self, paths: Sequence[str], size: int) -> None:
@@ -30,7 +30,7 @@ class InMemory:
         self._lock = Lock()
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        """Return the caller's own copy of some images."""
+        """Return a copy of some images."""
         with self._lock:
             for row in np.unique(rows[~self._decoded[rows]]):
                 self._pixels[row] = read_image(self._paths[row], self._pixels.shape[1]).transpose(1, 2, 0)
@@ -39,15 +39,14 @@ class InMemory:
 
 
 class FolderImages:
-    """Image files: from the cache of decoded images if `origin` says which domain this is, else decoded here."""
+    """Image files of one domain. With `origin`, a name for the domain, they come from the cache of decoded images."""
 
     groups = None
 
     def __init__(
         self, paths: Sequence[Path], labels: Sequence[int] | np.ndarray, image_size: int, origin: str | None = None
     ) -> None:
-        if image_size < 1:
-            raise InputError(f"image_size is a number of pixels, 1 or more; got {image_size}.")
+        check_image_size(image_size)
         self.names = [str(path) for path in paths]
         self.labels = np.asarray(labels, dtype=np.int64)
         self._size, self._origin = image_size, origin
@@ -58,7 +57,7 @@ class FolderImages:
         return len(self.names)
 
     def prepare(self, report: ReportProgress = silent) -> None:
-        """Decode all images into the cache, unless they are there; the first read does it otherwise."""
+        """Decode all images into the cache, unless they are there. Without this call the first read does it."""
         with self._lock:
             if self._store is None:
                 self._open(report)
@@ -75,7 +74,7 @@ class FolderImages:
                 self._open(silent, anew=True)
             try:
                 pixels = self._store.read(rows)
-            except Damaged:  # again: do without
+            except Damaged:  # damaged again: decode in memory
                 self._store = InMemory(self.names, self._size)
                 pixels = self._store.read(rows)
         return torch.from_numpy(pixels).permute(0, 3, 1, 2)
@@ -94,14 +93,14 @@ def load_folder(
     allow_missing_classes: bool = False,
     cache: bool = True,
 ) -> DomainDataset:
-    """Load root/domain/class/image, or a manifest of images, all sorted by name.
+    """Load root/domain/class/image, or a manifest of images, sorted by name.
 
-    DomainBed sorts folders this way, so its splits come out the same.
+    DomainBed sorts folders in the same way, so its splits can be reproduced.
     """
     root = Path(root)
     found = files_by_class(root)
     if not found:
-        raise InputError(f"no domain folders in {root}; expected images at {root}/domain/class/image.")
+        raise no_domains(root)
     for name in domains or ():
         if name not in found:
             raise unknown("domain", name, tuple(found))
@@ -121,7 +120,7 @@ def load_folder(
 
 
 def files_by_class(root: Path) -> dict[str, dict[str, list[Path]]]:
-    """Domain -> class -> files of a folder or a manifest."""
+    """Return domain -> class -> files of a folder or a manifest."""
     if is_manifest(root):
         return _listed(root)
     return {name: _by_class(folder) for name, folder in _subfolders(root).items()}
@@ -130,9 +129,9 @@ def files_by_class(root: Path) -> dict[str, dict[str, list[Path]]]:
 def load_target(
     root: str | Path, classes: Sequence[str], *, image_size: int, domain: str | None = None, cache: bool = True
 ) -> Images:
-    """Load a target: root/class/image with labels, or root/image (or one file) without, every label -1.
+    """Load a target: root/class/image with labels, or root/image (or one file) without labels, all -1.
 
-    With a domain: root/domain/class/image or root/domain/image. Of a manifest, one domain, or all it lists.
+    With ``domain``: root/domain/class/image or root/domain/image. From a manifest: one domain, or all that it lists.
     """
     root = Path(root)
     if is_manifest(root):
@@ -146,34 +145,41 @@ def load_target(
     for name in by_class:
         if name not in classes:
             error = unknown(f"class folder in {root}:", name, tuple(classes))
-            raise InputError(f"{error} Images without labels belong straight into {root}.")
+            raise InputError(f"{error} Put images without labels directly into {root}.")
     if any(_is_image(path) for path in root.iterdir()):
-        raise InputError(f"{root} holds both images and class folders; move the images into folders or elsewhere.")
+        raise InputError(
+            f"{root} holds both images and class folders: move the images into class folders or elsewhere."
+        )
     if not any(by_class.values()):
-        raise InputError(f"no images in {root}; expected {root}/class/image with {_suffixes()}.")
+        raise InputError(f"no images in {root}: expected {root}/class/image with {_suffixes()}.")
     return _labelled(by_class, classes, image_size, origin)
 
 
 def list_images(paths: Sequence[str | Path]) -> list[Path]:
-    """Return image files and those below folders or in manifests, each once, in order; a folder counts 2 before 10."""
+    """Return the image files in paths, folders and manifests, each once, in order. In a folder 2 comes before 10."""
     found: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
             inside = sorted(_walk(path), key=_natural)
             if not inside:
-                raise InputError(f"no images in {path}; expected files with {_suffixes()}.")
+                raise InputError(f"no images in {path}: expected files with {_suffixes()}.")
             found += inside
         elif not path.exists():
-            raise InputError(f"there is no file or folder {path}; check the path.")
+            raise InputError(f"there is no file or folder {path}: check the path.")
         elif is_manifest(path):
             found += [entry.path for entry in read_manifest(path)]
         elif path.suffix.lower() not in IMAGE_SUFFIXES:
             raise InputError(
-                f"{path} is not an image file; expected {_suffixes()}, a folder of such files, or a manifest of them."
+                f"{path} is not an image file: expected {_suffixes()}, a folder of such files, or a manifest of them."
             )
         else:
             found.append(path)
     return list(dict.fromkeys(found))
+
+
+def no_domains(root: Path) -> InputError:
+    """Return the error of a folder without domains."""
+    return InputError(f"no domain folders in {root}: expected images at {root}/domain/class/image.")
 
 
 def _reserve(n: int, size: int) -> np.ndarray:
@@ -182,7 +188,7 @@ def _reserve(n: int, size: int) -> np.ndarray:
     except MemoryError as error:
         need = n * 3 * size * size / 1e9
         raise InputError(
-            f"{n} images of {size} x {size} pixels need {need:.0f} GB of memory; take fewer domains or a smaller size."
+            f"{n} images of {size} x {size} pixels need {need:.0f} GB of memory: use fewer domains or a smaller size."
         ) from error
 
 
@@ -195,11 +201,13 @@ def _labelled(
 
 
 def _listed(manifest: Path) -> dict[str, dict[str, list[Path]]]:
-    """Domain -> class -> files of a manifest, in the order that folders of these names would have."""
+    """Return domain -> class -> files of a manifest, in the order of folders with these names."""
     found: dict[str, dict[str, list[Path]]] = {}
     for entry in sorted(read_manifest(manifest), key=lambda entry: (entry.domain, entry.label, entry.path)):
         if not entry.label:
-            raise InputError(f"{manifest}, line {entry.line}: no class; to train, every image needs one.")
+            raise InputError(
+                f"{manifest}, line {entry.line}: no class, and training needs one for every image: add it."
+            )
         found.setdefault(entry.domain, {}).setdefault(entry.label, []).append(entry.path)
     return found
 
@@ -217,10 +225,11 @@ def _listed_target(
             raise InputError(f"{manifest}, line {entry.line}: {unknown('class', entry.label, tuple(classes))}")
         if bool(entry.label) != bool(entries[0].label):
             raise InputError(
-                f"{manifest}, lines {entries[0].line} and {entry.line}: only one has a class; give all one, or none."
+                f"{manifest}, lines {entries[0].line} and {entry.line}: only one has a class: give all of them one, "
+                "or none."
             )
     labels = [classes.index(entry.label) if entry.label else -1 for entry in entries]
-    origin = f"{manifest}/{domain or ''}*" if cache else None  # in the order of the lines, unlike a domain to train on
+    origin = f"{manifest}/{domain or ''}*" if cache else None  # sorted by line, unlike a training domain of this name
     return FolderImages([entry.path for entry in entries], labels, image_size, origin)
 
 
@@ -230,21 +239,21 @@ def _check_domain(
     folder = root / name
     if not any(by_class.values()):
         raise InputError(
-            f"no images in domain {name!r}; expected {folder}/class/image with {_suffixes()}. "
-            "Remove the folder or name the domains to use."
+            f"no images in domain {name!r}: expected {folder}/class/image with {_suffixes()}. "
+            "Delete the folder, or name the domains to use."
         )
     missing = [name for name in classes if not by_class.get(name)]
     if missing and not allow_missing:
         where = root if is_manifest(root) else folder / missing[0]
         raise InputError(
-            f"domain {name!r} has no images of class {', '.join(map(repr, missing))}: nothing in "
-            f"{where}. Add some, or go on without: allow_missing_classes=True, --allow-missing-classes."
+            f"domain {name!r} has no images of class {', '.join(map(repr, missing))} in {where}. Add some, or allow it "
+            "with allow_missing_classes=True or --allow-missing-classes."
         )
 
 
 def _subfolders(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
-        raise InputError(f"there is no folder {folder}; check the path.")
+        raise InputError(f"there is no folder {folder}: check the path.")
     return {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")}
 
 

@@ -1,21 +1,20 @@
-"""Get a published data set: fetch its files, unpack them, and lay them out as DomainBed does."""
+"""Get a published data set: download its files, unpack them, and arrange them in folders as DomainBed does."""
 
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from itta.data.archives import checked_path, unpack
-from itta.data.download import download
+from itta.data.download import PATIENCE, Patience, download
 from itta.data.mnist import RAW, read_mnist
 from itta.data.published import MNIST_NAMES, Published, Source, find_published
 from itta.errors import InputError
+from itta.progress import ReportProgress, silent
 
-Report = Callable[[str, int, int], None]
 DOWNLOADS = ".downloads"
 
 
@@ -24,14 +23,13 @@ def get(
     root: Path,
     *,
     url: str | None = None,
-    report: Report = lambda what, done, total: None,
-    attempts: int = 5,
-    pause: float = 1.0,
+    report: ReportProgress = silent,
+    patience: Patience = PATIENCE,
 ) -> Path:
-    """Bring a data set below the root and return its folder; one that is there already is left as it is.
+    """Put a data set into a folder below the root, and return the folder. An existing folder does not change.
 
-    `url` is a folder on the web that holds the same files. A file that the user has put into the root is taken instead
-    of a download, and never deleted. A data set appears in its place when it is complete.
+    ``url`` is a folder on the web with the same files. A file that the user has put into the root is used instead of a
+    download, and never deleted. The folder appears when the data set is complete.
     """
     facts = find_published(name)
     target = root / facts.folder
@@ -39,17 +37,19 @@ def get(
     try:
         with FileLock(root / f".{facts.folder}.lock", timeout=0):
             if facts.name in MNIST_NAMES:
-                _get_mnist(facts, root, url, report, attempts, pause)
+                _get_mnist(facts, root, url, report, patience)
             elif not target.exists():
-                files = {s.file: _file(s, root, url, report, attempts, pause) for s in facts.sources}
+                files = {s.file: _file(s, root, url, report, patience) for s in facts.sources}
                 _lay_out(facts, root, files, report)
     except Timeout:
-        raise InputError(f"another process is getting {facts.name} into {root}: wait for it.") from None
+        raise InputError(
+            f"another process is downloading {facts.name} into {root}: wait until it has finished."
+        ) from None
     return target
 
 
-def _file(source: Source, root: Path, url: str | None, report: Report, attempts: int, pause: float) -> Path:
-    """The path of a file: put there by hand, fetched before, or fetched now."""
+def _file(source: Source, root: Path, url: str | None, report: ReportProgress, patience: Patience) -> Path:
+    """Return the path of a file: put there by hand, downloaded before, or downloaded now."""
     by_hand, fetched = root / source.file, root / DOWNLOADS / source.file
     if by_hand.is_file():
         return by_hand
@@ -57,48 +57,41 @@ def _file(source: Source, root: Path, url: str | None, report: Report, attempts:
         fetched.parent.mkdir(exist_ok=True)
         address = f"{url.rstrip('/')}/{source.file}" if url else source.url
         try:
-            download(
-                address,
-                fetched,
-                md5=source.md5,
-                report=lambda done, total: report(source.file, done, total),
-                attempts=attempts,
-                pause=pause,
-            )
+            download(address, fetched, md5=source.md5, report=report, patience=patience)
         except InputError as error:
             page = source.page or source.url
             raise InputError(
-                f"{error} By hand: get {page} with a browser, save it as {by_hand}, and run the same command again."
+                f"{error} Or download {page} in a browser, save it as {by_hand}, and run the same command again."
             ) from error
     return fetched
 
 
-def _get_mnist(facts: Published, root: Path, url: str | None, report: Report, attempts: int, pause: float) -> None:
+def _get_mnist(facts: Published, root: Path, url: str | None, report: ReportProgress, patience: Patience) -> None:
     raw = root / facts.folder / RAW
     raw.mkdir(parents=True, exist_ok=True)
     for source in facts.sources:
         plain = raw / source.file.removesuffix(".gz")
         if not (raw / source.file).is_file() and not plain.is_file():
-            found = _file(source, root, url, report, attempts, pause)
+            found = _file(source, root, url, report, patience)
             shutil.copyfile(found, raw / f"{source.file}.tmp")
             os.replace(raw / f"{source.file}.tmp", raw / source.file)
     read_mnist(root / facts.folder)
     _clear_downloads(facts, root)
 
 
-def _lay_out(facts: Published, root: Path, files: dict[str, Path], report: Report) -> None:
+def _lay_out(facts: Published, root: Path, files: dict[str, Path], report: ReportProgress) -> None:
     stage = root / f".{facts.folder}.partial"
     shutil.rmtree(stage, ignore_errors=True)
     try:
-        for name, file in files.items():
+        for file in files.values():
             if file.suffix != ".txt":
-                unpack(file, stage, report=lambda done, total, name=name: report(f"unpack {name}", done, total))  # type: ignore[misc]
+                unpack(file, stage, report=report)
         arrange = {"TerraIncognita": _arrange_terra, "DomainNet": _arrange_domain_net}.get(facts.name, _arrange)
         folder = arrange(facts, stage, files)
         missing = [domain for domain in facts.domains if not (folder / domain).is_dir()]
         if missing:
             raise InputError(
-                f"{', '.join(map(str, files.values()))}: no folder {missing[0]!r} inside, which {facts.name} has. "
+                f"{', '.join(map(str, files.values()))}: expected a folder {missing[0]!r} inside, as {facts.name} has. "
                 "Is it the right file?"
             )
         os.replace(folder, root / facts.folder)
@@ -119,7 +112,7 @@ def _arrange(facts: Published, stage: Path, files: dict[str, Path]) -> Path:
 
 
 def _arrange_domain_net(facts: Published, stage: Path, files: dict[str, Path]) -> Path:
-    """Take out the duplicates that DomainBed lists."""
+    """Delete the duplicates that DomainBed lists."""
     listed = files["domain_net_duplicates.txt"]
     for line, name in enumerate(listed.read_text(encoding="utf-8").splitlines(), start=1):
         if name.strip():
@@ -128,13 +121,15 @@ def _arrange_domain_net(facts: Published, stage: Path, files: dict[str, Path]) -
 
 
 def _arrange_terra(facts: Published, stage: Path, files: dict[str, Path]) -> Path:
-    """Sort the camera traps' images by place and animal; one with two animals goes to both."""
+    """Sort the images of the camera traps by place and animal. An image of two animals goes to both folders."""
     images: list[Any] = []
     animals: dict[Any, str] = {}
     seen: dict[Any, set[str]] = {}
     annotations = sorted(stage.glob("eccv_18_annotation_files/*.json"))
     if not annotations:
-        raise InputError(f"{files['eccv_18_annotations.tar.gz']}: no annotations inside. Is it the right file?")
+        raise InputError(
+            f"{files['eccv_18_annotations.tar.gz']}: expected annotations inside, found none. Is it the right file?"
+        )
     for path in annotations:
         try:
             part = json.loads(path.read_text(encoding="utf-8"))
@@ -143,7 +138,9 @@ def _arrange_terra(facts: Published, stage: Path, files: dict[str, Path]) -> Pat
             for note in part["annotations"]:
                 seen.setdefault(note["image_id"], set()).add(animals[note["category_id"]])
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path.name} of the annotations is damaged ({error!r}): get the file again.") from error
+            raise InputError(
+                f"{path.name} of the annotations is damaged ({error!r}): download the file again."
+            ) from error
     for key, name, place in images:
         for animal in seen.get(key, set()) & set(facts.classes):
             if f"location_{place}" in facts.domains:
@@ -154,11 +151,13 @@ def _arrange_terra(facts: Published, stage: Path, files: dict[str, Path]) -> Pat
 
 def _place(source: Path, target: Path) -> None:
     if not source.is_file():
-        raise InputError(f"the annotations name {source.name}, which is not among the images: get the files again.")
+        raise InputError(
+            f"the annotations name {source.name}, which is not among the images: download the files again."
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         target.hardlink_to(source)
     except FileExistsError:
         return
-    except OSError:  # a file system without links
+    except OSError:  # the file system has no links
         shutil.copyfile(source, target)

@@ -1,4 +1,4 @@
-"""One image file, whatever its kind, as an array of one shape."""
+"""Read an image file of any common kind as an array of one shape."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,39 +13,45 @@ from itta.errors import InputError
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 MAX_PIXELS = 100_000_000
-VERSION = 1  # of `read_image`: raise it when the same file gives other pixels
+VERSION = 1  # of `read_image`: raise it if a change of the code changes the pixels of a file
 
-# Only these decoders: Pillow knows others that start programs (EPS) or are hardly ever tried on hostile files.
+# Only these decoders: Pillow has others that start programs (EPS) or are hardly tested with hostile files.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _WHITE = {"F": 1.0, "I": 65535.0, "I;16": 65535.0, "I;16B": 65535.0, "I;16L": 65535.0}
 _bomb_limit = Lock()
 
 
 def decoder_version() -> str:
-    """Name everything that decides which pixels a file gives."""
+    """Return a text that changes whenever the pixels of a decoded file may change."""
     return f"{VERSION} Pillow {PIL.__version__} jpeg {features.version('jpg')} webp {features.version('webp')}"
 
 
+def check_image_size(size: int) -> None:
+    """Refuse an image size below 1."""
+    if size < 1:
+        raise InputError(f"image_size must be at least 1 pixel, got {size}.")
+
+
 def read_image(path: str | Path, size: int, max_pixels: int = MAX_PIXELS) -> np.ndarray:
-    """Return a file as uint8 [3, size, size]: upright, first frame, transparency on white, sides scaled apart."""
+    """Return a file as uint8 [3, size, size]: upright, first frame, on white, without keeping the aspect ratio."""
     path = Path(path)
     try:
         with _open(path) as image:
             _check_size(path, image, max_pixels)
-            # A photo of 12 megapixels becomes 96 pixels wide: let the JPEG decoder leave out the detail (1/2, 1/4
-            # or 1/8), several times as fast. Twice the wanted size stays, so that the filter below has work to do.
+            # If a photo of 12 megapixels becomes 96 pixels wide, the JPEG decoder can skip detail (1/2, 1/4 or 1/8) and
+            # is several times as fast. It keeps twice the wanted size, so that the filter below still smooths.
             image.draft(None, (2 * size, 2 * size))
             small = _flatten(_upright(image)).resize((size, size), Image.Resampling.BILINEAR)
     except InputError:
         raise
     except Exception as error:  # a broken file can make a decoder raise nearly anything
-        raise InputError(f"cannot read {path}: {_reason(path, error)}; replace the file or remove it.") from error
+        raise InputError(f"cannot read {path}: {_reason(path, error)}. Replace the file or remove it.") from error
     return np.ascontiguousarray(np.asarray(_on_white(small)).transpose(2, 0, 1))
 
 
 @contextmanager
 def _open(path: Path) -> Iterator[Image.Image]:
-    """Open a file without Pillow's own size limit: it warns where we refuse, and it is one for the whole process."""
+    """Open a file without Pillow's size limit. Pillow's limit only warns, and is global; `_check_size` refuses."""
     with _bomb_limit:
         limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
@@ -59,12 +65,12 @@ def _open(path: Path) -> Iterator[Image.Image]:
 def _check_size(path: Path, image: Image.Image, max_pixels: int) -> None:
     if image.width * image.height > max_pixels:
         raise InputError(
-            f"{path} is {image.width} x {image.height} pixels, more than {max_pixels / 1e6:g} million; scale it down."
+            f"{path} is {image.width} x {image.height} pixels, more than {max_pixels / 1e6:g} million: scale it down."
         )
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Turn a photo as its EXIF data say; data that cannot be read turn nothing, for the pixels may be fine."""
+    """Rotate a photo as its EXIF data say. If they cannot be read, do not rotate: the pixels may be fine."""
     image.load()
     with suppress(Exception):
         ImageOps.exif_transpose(image, in_place=True)
@@ -72,14 +78,14 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _flatten(image: Image.Image) -> Image.Image:
-    """Convert any mode to RGB, or to RGBA where there is transparency."""
+    """Convert any mode to RGB, or to RGBA if there is transparency."""
     if image.mode in _WHITE:
         return _to_grey(image).convert("RGB")
     return image.convert("RGBA" if image.has_transparency_data else "RGB")
 
 
 def _to_grey(image: Image.Image) -> Image.Image:
-    """Scale deep grey to 8 bits, which Pillow would clip; white is the mode's, or the brightest pixel if brighter."""
+    """Scale grey of more than 8 bits to 8 bits; Pillow would clip it. White is the mode's, or the brightest pixel."""
     values = np.nan_to_num(np.asarray(image, dtype=np.float32))
     white = max(_WHITE[image.mode], float(values.max()))
     return Image.fromarray((values.clip(0) * (255 / white) + 0.5).astype(np.uint8))
@@ -97,5 +103,5 @@ def _reason(path: Path, error: Exception) -> str:
     if path.is_file() and path.stat().st_size == 0:
         return "the file is empty"
     if isinstance(error, UnidentifiedImageError):
-        return f"it is broken or not an image of a kind we know ({', '.join(_FORMATS)})"
+        return f"it is damaged or not an image of a known kind ({', '.join(_FORMATS)})"
     return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Batches: for training a pure function of seed and step, for evaluation a stream in a fixed order."""
+"""Batches. For training they depend only on seed and step; for evaluation they are a stream in a fixed order."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,13 +16,14 @@ from itta.functional.augment_bytes import augment_bytes
 from itta.seeds import derive_seed
 
 MAX_BATCH_SIZE = 4096
-_AHEAD = 2  # steps: one being made while one waits, more would only take memory
+_AHEAD = 2  # steps: one is made while one waits; more would only take memory
 
 
 class TrainLoader:
-    """Draw one batch per domain, with replacement from its train split, for any step, without knowing the one before.
+    """Draw one batch per domain and step, with replacement from the train split, independently of other steps.
 
-    So a resumed run sees what it would have seen, and a domain's batches do not depend on which others are trained on.
+    So a resumed run sees the same batches as one that never stopped, and the batches of a domain do not depend on the
+    other domains.
     """
 
     def __init__(
@@ -36,18 +37,18 @@ class TrainLoader:
     ) -> None:
         _check_batch_size(batch_size)
         if not domains:
-            raise InputError(f"no domains to train on; choose from {', '.join(dataset.domains)}.")
+            raise InputError(f"no domains to train on: choose from {', '.join(dataset.domains)}.")
         self._images = {name: dataset.domain(name) for name in domains}
         self._train = {name: splits[name].train for name in domains}
         for name, indices in self._train.items():
             if len(indices) == 0:
                 raise InputError(
-                    f"domain {name!r} has no images to train on once some are held out; add images or hold out fewer."
+                    f"domain {name!r} has no images to train on after the split: add images, or hold out fewer."
                 )
         self.domains, self.batch_size, self.seed, self.augment = tuple(domains), batch_size, seed, augment
 
     def batches(self, step: int) -> list[Batch]:
-        """Return the batches of a step, one per domain, in their order."""
+        """Return the batches of a step, one per domain, in the order of the domains."""
         return [self._batch(domain, step) for domain in self.domains]
 
     def _batch(self, domain: str, step: int) -> Batch:
@@ -64,7 +65,7 @@ class TrainLoader:
 
 
 def prefetch(loader: TrainLoader, first_step: int, last_step: int) -> Iterator[tuple[int, list[Batch]]]:
-    """Yield each step, the last one included, and its batches, made by one thread up to two steps ahead."""
+    """Yield each step up to and including the last, with its batches. A thread makes them up to two steps ahead."""
     worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="itta-prefetch")
     steps = iter(range(first_step, last_step + 1))
     try:
@@ -81,9 +82,9 @@ def prefetch(loader: TrainLoader, first_step: int, last_step: int) -> Iterator[t
 def stream(
     images: Images, indices: Sequence[int] | np.ndarray, batch_size: int, seed: int | None = None, least: int = 1
 ) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
-    """Yield indices, float images and labels, each image once, in an order drawn by the seed, or as given if None.
+    """Yield indices, float images and labels, each image once. The seed draws the order; None keeps it as given.
 
-    A rest of fewer than ``least`` images goes with the batch before it.
+    If fewer than ``least`` images remain at the end, they join the batch before them.
     """
     _check_batch_size(batch_size)
     order = np.asarray(indices, dtype=np.int64)
@@ -93,7 +94,7 @@ def stream(
 
 
 def cuts(n: int, size: int, least: int = 1) -> list[slice]:
-    """Cut n items into parts of a size; a rest below ``least`` goes with the part before it.
+    """Cut n items into parts of a size. If fewer than ``least`` remain at the end, they join the part before them.
 
     >>> cuts(7, 3), cuts(7, 3, least=2)
     ([slice(0, 3, None), slice(3, 6, None), slice(6, 7, None)], [slice(0, 3, None), slice(3, 7, None)])
@@ -112,4 +113,4 @@ def _read(images: Images, order: np.ndarray, parts: Sequence[slice]) -> Iterator
 
 def _check_batch_size(batch_size: int) -> None:
     if not 1 <= batch_size <= MAX_BATCH_SIZE:
-        raise InputError(f"batch size {batch_size} is out of range; choose from 1 to {MAX_BATCH_SIZE} (often 32).")
+        raise InputError(f"batch size {batch_size} is out of range: choose from 1 to {MAX_BATCH_SIZE}, for example 32.")

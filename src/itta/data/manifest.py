@@ -1,7 +1,7 @@
-"""A list of images in a file, for data that are not laid out in folders: their domain, class and path.
+"""A manifest: a file that lists images with their domain, class and path, for data that are not in folders.
 
-CSV with the columns domain, class and file; JSON as a list of objects with these fields; or one such object per line
-(.jsonl). Paths are relative to the manifest. The class may be left out where a target has no labels.
+It is a CSV file with the columns domain, class and file; a JSON list of objects with these fields; or one such object
+per line (.jsonl). Paths are relative to the manifest. A target without labels needs no class.
 """
 
 import csv
@@ -20,7 +20,7 @@ FIELDS = ("domain", "class", "file")
 
 @dataclass(frozen=True)
 class Entry:
-    """One image; `label` is empty where the manifest has none."""
+    """One image. `label` is empty if the manifest has none."""
 
     line: int
     domain: str
@@ -29,22 +29,22 @@ class Entry:
 
 
 def is_manifest(path: str | Path) -> bool:
-    """Tell whether a path names a manifest, which may not exist."""
+    """Tell whether a path has the suffix of a manifest. The file need not exist."""
     return Path(path).suffix.lower() in MANIFEST_SUFFIXES and not Path(path).is_dir()
 
 
 def read_manifest(path: str | Path) -> list[Entry]:
-    """Read a manifest and see that its files are there; a mistake is told with its line and its cure."""
+    """Read a manifest and check that its files exist. An error names the line of the mistake and what to do."""
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"there is no manifest {path}; check the path.")
+        raise InputError(f"there is no manifest {path}: check the path.")
     read = {".csv": _csv_rows, ".json": _json_rows, ".jsonl": _jsonl_rows}[path.suffix.lower()]
     try:
         entries = [_entry(path, line, row) for line, row in read(path)]
     except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}; save it as UTF-8 {path.suffix.lower()[1:]}.") from error
+        raise InputError(f"cannot read {path} ({error}): save it as UTF-8 {path.suffix.lower()[1:]}.") from error
     if not entries:
-        raise InputError(f"{path} lists no images; expected entries with {', '.join(FIELDS)}.")
+        raise InputError(f"{path} lists no images: expected entries with {', '.join(FIELDS)}.")
     _check_repeats(path, entries)
     return entries
 
@@ -56,27 +56,27 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, Any]]:
         missing = [name for name in ("domain", "file") if name not in names]
         if missing:
             raise InputError(
-                f"{path}, line 1: no column {missing[0]!r} among {', '.join(names) or 'none'}; "
+                f"{path}, line 1: expected a column {missing[0]!r}, got {', '.join(names) or 'none'}: "
                 f"begin the file with the line {','.join(FIELDS)}."
             )
         for row in reader:
             if None in row or None in row.values():
                 raise InputError(
-                    f"{path}, line {reader.line_num}: not {len(names)} cells as in the first line; "
+                    f"{path}, line {reader.line_num}: expected {len(names)} cells as in the first line: "
                     "put text with a comma in quotes."
                 )
             yield reader.line_num, row
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """Take the list apart piece by piece, to know the line of each piece."""
+    """Decode the list piece by piece, to know the line of each piece."""
     text = path.read_text(encoding="utf-8-sig")
     try:
         whole = json.loads(text)
     except ValueError as error:
-        raise InputError(f"{path}: not JSON ({error}); mend that line.") from error
+        raise InputError(f"{path}: not JSON ({error}): fix that line.") from error
     if not isinstance(whole, list):
-        raise InputError(f"{path} holds {_kind(whole)}; expected a list of objects with {', '.join(FIELDS)}.")
+        raise InputError(f"{path} holds {_kind(whole)}: expected a list of objects with {', '.join(FIELDS)}.")
     decoder, position, line = json.JSONDecoder(), text.index("[") + 1, 1
     counted = 0
     for row in whole:
@@ -94,27 +94,27 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, Any]]:
             try:
                 row = json.loads(text)
             except ValueError as error:
-                raise InputError(f"{path}, line {line}: not JSON ({error}); mend that line.") from error
+                raise InputError(f"{path}, line {line}: not JSON ({error}): fix that line.") from error
             yield line, row
 
 
 def _entry(path: Path, line: int, row: Any) -> Entry:
     where = f"{path}, line {line}"
     if not isinstance(row, dict):
-        raise InputError(f"{where}: {_kind(row)}; expected an object with {', '.join(FIELDS)}.")
+        raise InputError(f"{where}: got {_kind(row)}, expected an object with {', '.join(FIELDS)}.")
     domain, label, file = (row.get(name, "") for name in FIELDS)
     for name, value in zip(FIELDS, (domain, label, file)):
         if not isinstance(value, str):
-            raise InputError(f"{where}: {name} is {_kind(value)}; write it as text, in quotes.")
+            raise InputError(f"{where}: {name} is {_kind(value)}: write it as text, in quotes.")
     domain, label, file = domain.strip(), label.strip(), file.strip()
     for name, value in (("domain", domain), ("file", file)):
         if not value:
-            raise InputError(f"{where}: no {name}; fill it in or delete the line.")
+            raise InputError(f"{where}: no {name}: fill it in, or delete the line.")
     image = path.parent / file
     if image.suffix.lower() not in IMAGE_SUFFIXES:
-        raise InputError(f"{where}: {file} is not an image file; expected {', '.join(IMAGE_SUFFIXES)}.")
+        raise InputError(f"{where}: {file} is not an image file: expected {', '.join(IMAGE_SUFFIXES)}.")
     if not image.is_file():
-        raise InputError(f"{where}: there is no file {image}; paths are relative to the manifest's folder.")
+        raise InputError(f"{where}: there is no file {image}: write the path relative to the manifest's folder.")
     return Entry(line, domain, label, image)
 
 
@@ -124,8 +124,8 @@ def _check_repeats(path: Path, entries: list[Entry]) -> None:
         first = seen.setdefault((entry.domain, entry.path), entry)
         if first is not entry:
             raise InputError(
-                f"{path}, line {entry.line}: {entry.path.name} is in domain {entry.domain!r} already, "
-                f"by line {first.line}; delete one of the two."
+                f"{path}, line {entry.line}: {entry.path.name} is already in domain {entry.domain!r}, "
+                f"in line {first.line}: delete one of the two lines."
             )
 
 

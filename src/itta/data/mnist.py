@@ -1,9 +1,9 @@
-"""RotatedMNIST and ColoredMNIST, made from MNIST's four files as DomainBed makes them.
+"""RotatedMNIST and ColoredMNIST, made from MNIST's four files as in DomainBed.
 
-All 70,000 images are shuffled and dealt out to the domains in turn. DomainBed shuffles by the seed of the run; here the
-caller gives the seed, and a trial gives its own, so that all methods of a trial see the same images. Two differences:
-images have three channels (DomainBed's have one when rotated, two when coloured; the third stays black), and they can
-have another size than 28 pixels.
+All 70,000 images are shuffled and dealt out to the domains in turn. DomainBed shuffles by the seed of the run. Here the
+caller gives the seed, and a trial gives its own, so that all methods of a trial see the same images. Two things differ:
+images have three channels (DomainBed's have one if rotated and two if coloured; our third is black), and their size may
+differ from 28 pixels.
 """
 
 import gzip
@@ -18,17 +18,18 @@ import torch
 from PIL import Image
 
 from itta.data.dataset import DomainDataset
+from itta.data.images import check_image_size
 from itta.data.published import PUBLISHED
 from itta.errors import InputError, unknown
 
-RAW = "raw"  # the folder of the four files, where torchvision has them too
+RAW = "raw"  # the folder of the four files, as in torchvision
 SIDE = 28
 LABEL_NOISE = 0.25
-COLOUR_NOISE = {"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}  # how often the colour disagrees with the label
+COLOUR_NOISE = {"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}  # share of images with a colour that disagrees with the label
 
 
 class MnistImages:
-    """The images of one domain, drawn when first read; pixels come as a function of nothing, uint8 [N, S, S, C]."""
+    """The images of one domain. ``draw`` makes their pixels, uint8 [N, S, S, C], at the first read."""
 
     groups = None
 
@@ -53,12 +54,11 @@ class MnistImages:
 def load_mnist(
     name: str, folder: str | Path, *, image_size: int, domains: Sequence[str] | None = None, seed: int = 0
 ) -> DomainDataset:
-    """Load RotatedMNIST or ColoredMNIST from the folder that holds raw/*-ubyte.gz.
+    """Load RotatedMNIST or ColoredMNIST from a folder with raw/*-ubyte.gz.
 
-    With the seed of one of DomainBed's runs, domains, labels and colours are those of that run.
+    With the seed of a run of DomainBed, domains, labels and colours are those of that run.
     """
-    if image_size < 1:
-        raise InputError(f"image_size is a number of pixels, 1 or more; got {image_size}.")
+    check_image_size(image_size)
     facts = PUBLISHED[name]
     for domain in domains or ():
         if domain not in facts.domains:
@@ -70,7 +70,7 @@ def load_mnist(
     for i, domain in enumerate(facts.domains):
         order = shuffled[i :: len(facts.domains)]
         make = _rotated if name == "RotatedMNIST" else _coloured
-        # the generator goes on from domain to domain, so each is made, wanted or not
+        # all domains share the generator, so each is made, also those that are not wanted
         found[domain] = make(images, digits, order, domain, image_size, generator)
     chosen = facts.domains if domains is None else domains
     return DomainDataset(name, facts.classes, {domain: found[domain] for domain in chosen}, image_size)
@@ -89,7 +89,7 @@ def _rotated(
 def _coloured(
     images: np.ndarray, digits: np.ndarray, order: np.ndarray, domain: str, size: int, generator: torch.Generator
 ) -> MnistImages:
-    """Label: below five or not, a quarter of them wrong. Colour: red or green by the label, some of them wrong."""
+    """Label each digit as below five or not, a quarter of them wrong, and colour it by its label, some wrongly."""
 
     def chance(p: float) -> np.ndarray:
         return (torch.rand(len(order), generator=generator) < p).numpy()
@@ -113,12 +113,14 @@ def _sized(images: Sequence[Image.Image], size: int) -> np.ndarray:
 
 
 def read_mnist(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return all images, uint8 [N, 28, 28], and their digits: first those for training, then those for testing."""
+    """Return all images, uint8 [N, 28, 28], and their digits: first the training part, then the test part."""
     images = [read_idx(_idx_file(folder, f"{part}-images-idx3-ubyte"), 3) for part in ("train", "t10k")]
     digits = [read_idx(_idx_file(folder, f"{part}-labels-idx1-ubyte"), 1) for part in ("train", "t10k")]
     for x, y in zip(images, digits):
         if len(x) != len(y):
-            raise InputError(f"{folder / RAW}: {len(x)} images but {len(y)} labels in one part; get the files again.")
+            raise InputError(
+                f"{folder / RAW}: {len(x)} images but {len(y)} labels in one part: download the files again."
+            )
     return np.concatenate(images), np.concatenate(digits)
 
 
@@ -127,19 +129,19 @@ def _idx_file(folder: Path, name: str) -> Path:
         if path.is_file():
             return path
     raise InputError(
-        f"there is no {folder / RAW / name}.gz: get it with itta data get RotatedMNIST --root {folder.parent}."
+        f"there is no {folder / RAW / name}.gz: download it with itta data get RotatedMNIST --root {folder.parent}."
     )
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """Read an idx file of bytes, compressed or not: 0, 0, the kind 8, how many axes, their lengths, the values."""
+    """Read an idx file of bytes, compressed or not: 0, 0, the type 8, the number of axes, their lengths, the values."""
     try:
         data = path.read_bytes()
         data = gzip.decompress(data) if path.suffix == ".gz" else data
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot read {path} ({error}): delete it and get it again.") from error
+        raise InputError(f"cannot read {path} ({error}): delete it and download it again.") from error
     start = 4 + 4 * dimensions
     shape = tuple(int.from_bytes(data[i : i + 4], "big") for i in range(4, start, 4))
     if data[:4] != bytes((0, 0, 8, dimensions)) or len(data) != start + math.prod(shape):
-        raise InputError(f"{path} is not an idx file of bytes with {dimensions} axes: delete it and get it again.")
+        raise InputError(f"{path} is not an idx file of bytes with {dimensions} axes: delete it and download it again.")
     return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)

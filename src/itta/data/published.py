@@ -1,8 +1,8 @@
-"""The data sets of DomainBed, as one table of facts: what they hold, where they come from, where they lie.
+"""The data sets of DomainBed, as one table: their domains and classes, their addresses, and their folders.
 
 Folders, addresses and the choice of domains and classes are DomainBed's (Gulrajani and Lopez-Paz, "In Search of Lost
-Domain Generalization", ICLR 2021; github.com/facebookresearch/DomainBed). Where neither its authors nor those of the
-data publish a checksum there is none here.
+Domain Generalization", ICLR 2021; github.com/facebookresearch/DomainBed). A file has no checksum here if neither its
+authors nor DomainBed's publish one.
 """
 
 import os
@@ -20,7 +20,7 @@ _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
 
 @dataclass(frozen=True)
 class Source:
-    """One file to fetch; `page` is where a person gets it when the plain address gives none."""
+    """One file to download. `page` is an address for a browser, if `url` may refuse the download."""
 
     file: str
     url: str
@@ -29,7 +29,7 @@ class Source:
 
 
 def drive(file: str, key: str) -> Source:
-    """Name a file on Google Drive, which hands out large ones only after a question to a person."""
+    """Return a file on Google Drive, which asks for confirmation before it sends a large file."""
     plain = f"https://drive.usercontent.google.com/download?id={key}&export=download&confirm=t"
     return Source(file, plain, page=f"https://drive.google.com/uc?id={key}")
 
@@ -41,12 +41,12 @@ class Published:
     name: str
     about: str
     paper: str
-    folder: str  # below the root, as DomainBed lays it out
+    folder: str  # below the root, as in DomainBed
     n_classes: int
-    counts: tuple[Mapping[str, int], ...]  # domain -> images; several where several versions are in use
+    counts: tuple[Mapping[str, int], ...]  # domain -> images; several if several versions are in use
     counts_from: str
     sources: tuple[Source, ...]
-    classes: tuple[str, ...] = ()  # where the names are published
+    classes: tuple[str, ...] = ()  # empty if the names are not published
     class_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # domain -> class -> images
     inside: str = ""  # the folder within the archive that becomes `folder`
 
@@ -94,7 +94,7 @@ PUBLISHED: dict[str, Published] = {
             n_classes=7,
             classes=_PACS_CLASSES,
             counts=({"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929},),
-            counts_from="the paper; by class counted in the data",
+            counts_from="the paper; the counts by class were counted in the data",
             class_counts={
                 "art_painting": dict(zip(_PACS_CLASSES, (379, 255, 285, 184, 201, 295, 449))),
                 "cartoon": dict(zip(_PACS_CLASSES, (389, 457, 346, 135, 324, 288, 405))),
@@ -118,7 +118,7 @@ PUBLISHED: dict[str, Published] = {
         ),
         Published(
             name="OfficeHome",
-            about="things of office and home: art, clip art, product pictures, photos",
+            about="objects of office and home in art, clip art, product pictures and photos",
             paper="Venkateswara et al., Deep Hashing Network for Unsupervised Domain Adaptation, CVPR 2017",
             folder="office_home",
             n_classes=65,
@@ -129,7 +129,7 @@ PUBLISHED: dict[str, Published] = {
         ),
         Published(
             name="TerraIncognita",
-            about="animals before the camera traps of four places",
+            about="animals in photos of camera traps at four places",
             paper="Beery et al., Recognition in Terra Incognita, ECCV 2018",
             folder="terra_incognita",
             n_classes=10,
@@ -149,7 +149,7 @@ PUBLISHED: dict[str, Published] = {
         ),
         Published(
             name="DomainNet",
-            about="345 kinds of things in six styles",
+            about="345 kinds of objects in six styles",
             paper="Peng et al., Moment Matching for Multi-Source Domain Adaptation, ICCV 2019",
             folder="domain_net",
             n_classes=345,
@@ -181,7 +181,7 @@ PUBLISHED: dict[str, Published] = {
         ),
         Published(
             name="RotatedMNIST",
-            about="handwritten digits, turned by 0 to 75 degrees",
+            about="handwritten digits, rotated by 0 to 75 degrees",
             paper="Ghifary et al., Domain Generalization for Object Recognition, ICCV 2015; LeCun et al., 1998",
             folder="MNIST",
             n_classes=10,
@@ -192,7 +192,7 @@ PUBLISHED: dict[str, Published] = {
         ),
         Published(
             name="ColoredMNIST",
-            about="handwritten digits, small or large, in a colour that agrees with a noisy label",
+            about="handwritten digits, below five or not, in a colour that mostly agrees with a noisy label",
             paper="Arjovsky et al., Invariant Risk Minimization, 2019; LeCun et al., 1998",
             folder="MNIST",
             n_classes=2,
@@ -207,7 +207,7 @@ MNIST_NAMES = ("RotatedMNIST", "ColoredMNIST")
 
 
 def find_published(name: str) -> Published:
-    """Return a data set by its name, however its letters are cased."""
+    """Return a data set by its name, in upper or lower case."""
     for known in PUBLISHED.values():
         if known.name.lower() == name.lower():
             return known
@@ -215,9 +215,9 @@ def find_published(name: str) -> Published:
 
 
 def locate(name_or_path: str | Path, root: str | Path | None = None) -> Path:
-    """Return the folder of a published data set below the root, or a path as it is.
+    """Return the folder of a published data set below the root, or a path unchanged.
 
-    The root is the one given, or ITTA_DATA. Without one given, a folder of that name right here comes first.
+    Without ``root``, a folder of that name in the current directory comes first, then the root in ITTA_DATA.
     """
     text = str(name_or_path)
     if text not in PUBLISHED or (root is None and Path(text).exists()):
@@ -225,10 +225,10 @@ def locate(name_or_path: str | Path, root: str | Path | None = None) -> Path:
     root = root or os.environ.get("ITTA_DATA")
     if not root:
         raise InputError(
-            f"{text} is the name of a data set, but not where it lies: say so with --data-root DIR or ITTA_DATA=DIR, "
-            f"after itta data get {text} --root DIR."
+            f"the folder of the data set {text} is not known: name the root with --data-root DIR or ITTA_DATA=DIR. "
+            f"Download the data with itta data get {text} --root DIR."
         )
     folder = Path(root) / PUBLISHED[text].folder
     if not folder.is_dir():
-        raise InputError(f"there is no {folder}: get the data with itta data get {text} --root {root}.")
+        raise InputError(f"there is no {folder}: download the data with itta data get {text} --root {root}.")
     return folder
