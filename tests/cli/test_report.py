@@ -11,7 +11,7 @@ import pytest
 
 from itta import records
 from itta.cli import main
-from itta.metrics.selection import SELECTIONS, Choice, Selection
+from itta.metrics.selection import SELECTIONS, ChosenCheckpoint, Selection
 from itta.records import Record
 from itta.report.layouts import TABLES, Layout, Row, leave_one_out
 from itta.report.rendering import FORMATS
@@ -118,8 +118,8 @@ def test_a_new_layout_is_a_line_in_a_table(
 def test_a_new_selection_is_a_line_in_a_table(
     runs: Path, run_itta: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def worst_target(own: Sequence[Record], pairs: Sequence[Record], target: str) -> Choice:
-        return min((Choice(r, r.accuracy[target]["in"]) for r in own), key=lambda c: c.validation)
+    def worst_target(own: Sequence[Record], pairs: Sequence[Record], target: str) -> ChosenCheckpoint:
+        return min((ChosenCheckpoint(r, r.accuracy[target]["in"]) for r in own), key=lambda c: c.validation)
 
     monkeypatch.setitem(SELECTIONS, "worst", Selection(worst_target, "checkpoint that is worst on the target"))
     text = run_itta("report", runs, "--selection", "worst")

@@ -17,7 +17,7 @@ from itta.cli import main
 from itta.data.loaders import stream
 from itta.data.target import Target, open_target
 from itta.explain.gradcam import CamSettings, explain_target
-from itta.explain.losses import LOSSES, MapRequest, NetworkState, batch_maps, draw_views
+from itta.explain.losses import LOSSES, MapRequest, NetworkState, batch_maps, draw_random_views
 from itta.explain.map_similarity import OTHER
 from itta.functional.heat_maps import Sign, enlarge, spearman
 from itta.seeds import derive_seed
@@ -84,7 +84,7 @@ def test_similarities_are_means_over_the_images(model: Path, target: Target) -> 
     batches = list(stream(target.images, target.indices, 5, 3, least=2))
     assert [len(rows) for rows, _, _ in batches] == [5, 5, 2]
     for rows, x, y in batches:
-        views = draw_views(trained, ("main", *found), len(x), generator)
+        views = draw_random_views(trained, ("main", *found), len(x), generator)
         maps, _ = batch_maps(NetworkState(trained), x, y, MapRequest(("main", *found), "block4", views))
         for j, i in enumerate(rows):
             main_map = enlarge(maps["main"][j : j + 1].double(), 16)

@@ -11,7 +11,15 @@ from itta.adapters import adapt
 from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
 from itta.errors import InputError
-from itta.explain.losses import MapRequest, NetworkState, RandomViews, batch_maps, choose_losses, draw_views, losses_of
+from itta.explain.losses import (
+    MapRequest,
+    NetworkState,
+    RandomViews,
+    batch_maps,
+    choose_losses,
+    draw_random_views,
+    losses_of,
+)
 from itta.nn.backbone import After, keep
 from itta.nn.style_mixing import MixDraw
 from itta.nn.views import NoiseDraw
@@ -127,7 +135,7 @@ def test_maps_equal_a_naive_recomputation(
 def test_other_second_views(view: str, trained: Trained, toy_batches: Batches) -> None:
     model = trained("itta", lr=3e-3, batch_norm=True, view="noise" if view == "noise" else "mixstyle").double()
     x, y = toy_batches(7, n=5)[1]
-    drawn = draw_views(model, LOSSES, 5, torch.Generator().manual_seed(0))
+    drawn = draw_random_views(model, LOSSES, 5, torch.Generator().manual_seed(0))
     assert isinstance(drawn.view, NoiseDraw if view == "noise" else MixDraw)
     maps, _ = batch_maps(NetworkState(model), x.double(), y, MapRequest(("learned", "plain"), "block2", drawn))
     for loss, found in maps.items():
@@ -203,7 +211,7 @@ def test_no_gradient_is_computed_that_nobody_uses(
 ) -> None:
     model = trained("itta")  # its parameters still ask for gradients
     x, y = toy_batches(7, n=6)[1]
-    drawn = draw_views(model, LOSSES, 6, torch.Generator().manual_seed(0))
+    drawn = draw_random_views(model, LOSSES, 6, torch.Generator().manual_seed(0))
     view = MixDraw(mixed, torch.full((6,), 0.3), torch.arange(6).roll(1))
     with Backwards() as counted:
         batch_maps(NetworkState(model), x, y, MapRequest(LOSSES[:4], block, RandomViews(view, drawn.turns)))
@@ -216,20 +224,20 @@ def test_every_image_gets_a_second_view(trained: Trained) -> None:
     model = trained("itta")
     generator = torch.Generator().manual_seed(0)
     for n in (8, 9, 33):
-        drawn = draw_views(model, LOSSES, n, generator)
+        drawn = draw_random_views(model, LOSSES, n, generator)
         assert isinstance(drawn.view, MixDraw)
         assert drawn.view.partner is not None
         assert sorted(drawn.view.partner.tolist()) == list(range(n))
         assert (drawn.view.partner != torch.arange(n)).all()
         assert (drawn.view.lam <= 0.5).all()
         assert drawn.turns is None
-    alone = draw_views(model, LOSSES, 1, generator).view
+    alone = draw_random_views(model, LOSSES, 1, generator).view
     assert isinstance(alone, MixDraw)
     assert alone.style is not None
-    assert draw_views(model, ("main", "entropy"), 4, generator) == RandomViews()
+    assert draw_random_views(model, ("main", "entropy"), 4, generator) == RandomViews()
     model.style_bank = None
     with pytest.raises(InputError, match="at least two images"):
-        draw_views(model, LOSSES, 1, generator)
+        draw_random_views(model, LOSSES, 1, generator)
 
 
 def test_losses_are_those_the_model_has(build: Trained) -> None:

@@ -13,7 +13,7 @@ from itta.metrics.selection import best_of_search, choose_checkpoints, leave_one
 from itta.records import Record
 from itta.records.collection import Collection
 from itta.records.domainbed import ENVIRONMENTS
-from itta.report.cells import Options
+from itta.report.cells import TableOptions
 from itta.report.filled_layout import fill_layout
 from itta.report.layouts import PAPER_TABLES
 from itta.trial import Trial
@@ -117,7 +117,7 @@ DOMAINBEDS_TABLE = {  # what DomainBed prints for its sweep: domainbed/misc/test
 def test_domainbeds_own_sweep_gives_its_own_table(rule: str) -> None:
     sweep = domainbed_sweep()
     assert len(sweep) == 40 * 4
-    filled = fill_layout(PAPER_TABLES["vlcs"], Collection(sweep), Options(rule, split="in"))
+    filled = fill_layout(PAPER_TABLES["vlcs"], Collection(sweep), TableOptions(rule, split="in"))
     cells = filled.cells["ERM"].values()
     assert [(round(100 * c.mean, 1), round(100 * c.error, 1)) for c in cells] == DOMAINBEDS_TABLE[rule]
     assert {len(c.values) for c in cells} == {2}

@@ -9,7 +9,7 @@ from itta.errors import InputError
 from itta.functional.heat_maps import enlarge, heat, hot_zone, iou
 from itta.nn.backbone import Backbone
 from itta.nn.small_cnn import SmallCNN
-from itta.nn.tap import Tap, find_block
+from itta.nn.tap import BlockTap, find_block
 
 
 class Colours(Backbone):
@@ -68,7 +68,7 @@ def test_the_quadrant_with_the_evidence_lights_up(where: str, block: str) -> Non
     quadrant[0, row : row + 8, column : column + 8] = True
     head = torch.tensor([[4.0, 0.0, 0.0], [0.0, 4.0, 0.0]])
 
-    tap = Tap(block)
+    tap = BlockTap(block)
     backbone = Colours()
     with torch.enable_grad():
         logits = tap.run(lambda: backbone(x, tap.step_in)) @ head.T
@@ -82,7 +82,7 @@ def test_the_quadrant_with_the_evidence_lights_up(where: str, block: str) -> Non
 @pytest.mark.parametrize("block", SmallCNN.block_names)
 def test_only_what_lies_behind_the_block_is_recorded(block: str) -> None:
     torch.manual_seed(0)
-    backbone, tap = SmallCNN(width=8), Tap(block)
+    backbone, tap = SmallCNN(width=8), BlockTap(block)
     z = tap.run(lambda: backbone(torch.rand(2, 3, 16, 16), tap.step_in))
     assert tap.a.is_leaf
     assert tap.a.requires_grad
@@ -97,7 +97,7 @@ def test_nothing_is_left_behind() -> None:
     backbone, x = SmallCNN(width=8), torch.rand(2, 3, 16, 16)
     with torch.no_grad():
         before = backbone(x)
-    tap = Tap("block2")
+    tap = BlockTap("block2")
     z = tap.run(lambda: backbone(x, tap.step_in))
     tap.maps([z.square().mean(1)])
     assert torch.equal(z, before)  # stepping in changes no value
@@ -112,7 +112,7 @@ def test_nothing_is_left_behind() -> None:
 
 
 def test_a_pass_that_fails_leaves_gradients_as_they_were() -> None:
-    tap = Tap("block1")
+    tap = BlockTap("block1")
 
     def fail() -> Tensor:
         tap.take("block1", torch.ones(1))

@@ -11,7 +11,7 @@ import pytest
 from itta import records
 from itta.errors import InputError
 from itta.records import Record
-from itta.records.domainbed import read_sweep, write_sweep
+from itta.records.domainbed import read_domainbed, write_domainbed
 from itta.trial import Trial
 
 HPARAMS = {"batch_size": 32, "data_augmentation": True, "lr": 5e-05, "resnet18": True, "weight_decay": 0.0}
@@ -57,7 +57,7 @@ def test_a_sweep_is_read_with_names_for_numbers(tmp_path: Path) -> None:
     write_run(tmp_path / "0b", [line(300, [0, 2], 0.3, hparams='{"lr": 0.1}', steps=1001)], done=False)
     (tmp_path / "not-a-run").mkdir()
     told: Counter[str] = Counter()
-    first, second, pair = read_sweep(tmp_path, told)
+    first, second, pair = read_domainbed(tmp_path, told)
     assert told == {"runs without a file done: unfinished, or failed": 1}
     assert first.trial == second.trial
     assert second.trial == Trial(
@@ -73,7 +73,7 @@ def test_a_sweep_is_read_with_names_for_numbers(tmp_path: Path) -> None:
 
 def test_a_single_run_and_an_unknown_data_set(tmp_path: Path) -> None:
     write_run(tmp_path / "run", [line(0, [1], 0.1, dataset="WILDSCamelyon")])
-    (one,) = read_sweep(tmp_path / "run", Counter())
+    (one,) = read_domainbed(tmp_path / "run", Counter())
     assert one.trial.test_domains == ("env1",)
     assert one.trial.train_domains == ("env0", "env2", "env3")
 
@@ -81,7 +81,7 @@ def test_a_single_run_and_an_unknown_data_set(tmp_path: Path) -> None:
 def test_small_images_have_their_own_network(tmp_path: Path) -> None:
     six = {f"env{i}_{s}_acc": 0.5 for i in range(6) for s in ("in", "out", "uda")}
     write_run(tmp_path / "run", [line(0, [5], 0.1, dataset="RotatedMNIST") | six])
-    (one,) = read_sweep(tmp_path, Counter())
+    (one,) = read_domainbed(tmp_path, Counter())
     assert (one.trial.image_size, one.trial.backbone, one.trial.test_domains) == (28, "mnist_cnn", ("75",))
     assert one.accuracy["75"] == {"in": 0.5, "out": 0.5, "uda": 0.5}
 
@@ -91,14 +91,14 @@ def test_damaged_lines_are_counted_and_foreign_ones_refused(tmp_path: Path) -> N
     with open(tmp_path / "run" / "results.jsonl", "a") as file:
         file.write('{"args": {"algo\n')
     told: Counter[str] = Counter()
-    assert len(list(read_sweep(tmp_path, told))) == 1
+    assert len(list(read_domainbed(tmp_path, told))) == 1
     assert told == {"damaged lines, skipped": 1}
     with open(tmp_path / "run" / "results.jsonl", "a") as file:
         file.write('{"args": {}, "hparams": {}}\n')
     with pytest.raises(InputError, match="line 3 is not a result of DomainBed"):
-        list(read_sweep(tmp_path, Counter()))
+        list(read_domainbed(tmp_path, Counter()))
     with pytest.raises(InputError, match="holds no runs"):
-        list(read_sweep(tmp_path / "run" / "nothing", Counter()))
+        list(read_domainbed(tmp_path / "run" / "nothing", Counter()))
 
 
 def source(step: int, trial: Trial, **changes: Any) -> Record:
@@ -117,7 +117,7 @@ def read_run(folder: Path) -> list[dict[str, Any]]:
 def test_what_is_written_is_what_domainbed_writes(tmp_path: Path) -> None:
     made = [source(20, TRIAL), source(10, TRIAL)]
     told: Counter[str] = Counter()
-    assert write_sweep(tmp_path / "sweep", made, told) == 1
+    assert write_domainbed(tmp_path / "sweep", made, told) == 1
     assert not told
     (run,) = (tmp_path / "sweep").iterdir()
     assert len(run.name) == 32
@@ -149,9 +149,9 @@ def test_there_and_back_loses_nothing(tmp_path: Path) -> None:
     tent = Record(TRIAL, 20, "tent", target, {"lr": 1e-3}, {"steps": 1}, calibration={"photo": {"all": 0.1}})
     made = [*plain, tent, replace(tent, adapter_hparams={"steps": 2}, accuracy={"photo": {"in": 0.1, "out": 0.2}})]
     told: Counter[str] = Counter()
-    assert write_sweep(tmp_path / "sweep", made, told) == 5
+    assert write_domainbed(tmp_path / "sweep", made, told) == 5
     assert not told
-    back = list(read_sweep(tmp_path / "sweep", told))
+    back = list(read_domainbed(tmp_path / "sweep", told))
 
     def key(r: Record) -> str:
         return json.dumps(r.to_json(), sort_keys=True)
@@ -163,7 +163,7 @@ def test_there_and_back_loses_nothing(tmp_path: Path) -> None:
 def test_an_adapted_model_is_a_run_of_its_own(tmp_path: Path) -> None:
     tent = Record(TRIAL, 20, "tent", {"photo": {"in": 0.6, "out": 0.7}}, {}, {"lr": 1.0, "steps": 1})
     made = [source(20, TRIAL), tent, replace(tent, adapter_hparams={"lr": 1.0, "steps": 2})]
-    write_sweep(tmp_path / "sweep", made, Counter())
+    write_domainbed(tmp_path / "sweep", made, Counter())
     runs = {r["args"]["algorithm"]: r for run in (tmp_path / "sweep").iterdir() for r in read_run(run)}
     assert runs.keys() == {"GroupDRO", "GroupDRO+tent steps=1", "GroupDRO+tent steps=2"}
     adapted, plain = runs["GroupDRO+tent steps=1"], runs["GroupDRO"]
@@ -191,43 +191,43 @@ def test_an_adapted_model_is_a_run_of_its_own(tmp_path: Path) -> None:
 )
 def test_what_has_no_place_is_told(tmp_path: Path, made: list[Record], why: str) -> None:
     told: Counter[str] = Counter()
-    assert write_sweep(tmp_path / "sweep", made, told) == 1
+    assert write_domainbed(tmp_path / "sweep", made, told) == 1
     ((note, n),) = told.items()
     assert note.startswith("left out: ")
     assert why in note
     assert n == 1
-    assert list(read_sweep(tmp_path / "sweep", Counter())) == made[:1]
+    assert list(read_domainbed(tmp_path / "sweep", Counter())) == made[:1]
 
 
 def test_an_unknown_data_set_is_written_and_told(tmp_path: Path) -> None:
     trial = Trial("photos/sites", "erm", ("b", "c"), ("a",), steps=20)
     told: Counter[str] = Counter()
-    write_sweep(tmp_path / "sweep", [source(20, trial)], told)
+    write_domainbed(tmp_path / "sweep", [source(20, trial)], told)
     assert told == {"DomainBed knows no data set 'sites': its tables will not show it": 1}
     (run,) = (tmp_path / "sweep").iterdir()
     assert read_run(run)[0]["args"]["test_envs"] == [0]
-    assert list(read_sweep(tmp_path / "sweep", Counter())) == [source(20, trial)]
+    assert list(read_domainbed(tmp_path / "sweep", Counter())) == [source(20, trial)]
 
 
 def test_runs_that_domainbed_cannot_tell_apart_are_kept_and_told(tmp_path: Path) -> None:
     made = [source(20, replace(TRIAL, image_size=size)) for size in (32, 64, 96)]
     told: Counter[str] = Counter()
-    assert write_sweep(tmp_path / "sweep", made, told) == 3
+    assert write_domainbed(tmp_path / "sweep", made, told) == 3
     assert list(told.values()) == [2]
-    assert {r.trial.image_size for r in read_sweep(tmp_path / "sweep", Counter())} == {32, 64, 96}
+    assert {r.trial.image_size for r in read_domainbed(tmp_path / "sweep", Counter())} == {32, 64, 96}
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("")
     with pytest.raises(InputError, match="not an empty folder"):
-        write_sweep(tmp_path, [source(20, TRIAL)], Counter())
+        write_domainbed(tmp_path, [source(20, TRIAL)], Counter())
     assert [p.name for p in tmp_path.iterdir()] == ["mine"]
 
 
 def test_records_measured_apart_are_one_line(tmp_path: Path) -> None:
     """What training recorded, and what `itta adapt` recorded of the same model later."""
     later = source(20, TRIAL, accuracy={"photo": {"all": 0.36}}, logs={"seconds_per_image": 0.1})
-    write_sweep(tmp_path / "sweep", [source(20, TRIAL), later], Counter())
-    (back,) = read_sweep(tmp_path / "sweep", Counter())
+    write_domainbed(tmp_path / "sweep", [source(20, TRIAL), later], Counter())
+    (back,) = read_domainbed(tmp_path / "sweep", Counter())
     assert back == records.merge([source(20, TRIAL), later])[0]
     assert back.accuracy["photo"] == {"in": 0.3, "out": 0.4, "all": 0.36}

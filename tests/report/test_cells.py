@@ -8,7 +8,7 @@ import pytest
 
 from itta.records import Record
 from itta.records.collection import Collection
-from itta.report.cells import Options
+from itta.report.cells import TableOptions
 from itta.report.filled_layout import FilledLayout, fill_layout
 from itta.report.layouts import PAPER_TABLES, Layout, Row
 from itta.trial import Trial
@@ -18,7 +18,7 @@ TARGETS = ("art_painting", "cartoon", "photo", "sketch")
 
 
 def filled(table: str, made: list[Record], **options: object) -> FilledLayout:
-    return fill_layout(PAPER_TABLES[table], Collection(made), Options(**({"split": "in"} | options)))  # type: ignore[arg-type]
+    return fill_layout(PAPER_TABLES[table], Collection(made), TableOptions(**({"split": "in"} | options)))  # type: ignore[arg-type]
 
 
 def test_a_cell_is_the_mean_over_trial_seeds_with_domainbeds_error(made: Made) -> None:
@@ -92,23 +92,23 @@ def test_an_adapter_run_with_several_settings_is_not_chosen_from(made: Made) -> 
     runs = made("erm", adapted={"tent": 0.6}, settings={"lr": 0.1})
     runs += made("erm", adapted={"tent": 0.7}, settings={"lr": 0.2})[1:]
     layout = Layout("", (Row("ERM + Tent", "erm", "tent"),), PAPER_TABLES["pacs"].columns)
-    table = fill_layout(layout, Collection(runs), Options(split="in"))
+    table = fill_layout(layout, Collection(runs), TableOptions(split="in"))
     assert table.cells["ERM + Tent"]["Sketch"].reason == "several settings"
     assert any("lr = 0.1, 0.2; choose one with --where adapter" in n for n in table.notes)
     one = Collection([r for r in runs if r.adapter_hparams != {"lr": 0.2}])
-    assert fill_layout(layout, one, Options(split="in")).cells["ERM + Tent"]["Sketch"].mean == 0.6
+    assert fill_layout(layout, one, TableOptions(split="in")).cells["ERM + Tent"]["Sketch"].mean == 0.6
 
 
 def test_missing_cells_say_why(made: Made) -> None:
     started = made("irm")[0].trial
     gathered = Collection(made("erm") + made("mmd", adapted={"tent": 0.1})[1:], started=[started])
-    cells = fill_layout(PAPER_TABLES["pacs"], gathered, Options(split="in")).cells
+    cells = fill_layout(PAPER_TABLES["pacs"], gathered, TableOptions(split="in")).cells
     assert cells["IRM"]["Sketch"].reason == "failed or running"
     assert cells["SD"]["Sketch"].reason == "not run"
     assert cells["ERM"]["Avg."].reason == "3 of 4 missing"
     assert cells["SD"]["Avg."].reason == "not run"
     assert cells["MMD"]["Sketch"].reason == "no validation"  # an adapter's record alone
-    loo = fill_layout(PAPER_TABLES["pacs"], gathered, Options("leave-one-domain-out", split="in"))
+    loo = fill_layout(PAPER_TABLES["pacs"], gathered, TableOptions("leave-one-domain-out", split="in"))
     assert loo.cells["ERM"]["Sketch"].reason == "no pair runs"
     assert any("leave out each source domain" in n for n in loo.notes)
 
@@ -137,6 +137,6 @@ def test_the_split_is_domainbeds_only_where_all_have_it(made: Made) -> None:
     assert table.split == "all"
     assert table.cells["ERM"]["Sketch"].mean == 0.502
     layout = Layout("", (Row("Tent", "erm", "tent"),), PAPER_TABLES["pacs"].columns)
-    asked = fill_layout(layout, Collection(runs), Options(split="in"))
+    asked = fill_layout(layout, Collection(runs), TableOptions(split="in"))
     assert asked.cells["Tent"]["Sketch"].reason == "no accuracy on split in"
     assert any("measured on all" in n for n in asked.notes)

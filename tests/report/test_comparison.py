@@ -5,7 +5,7 @@ import pytest
 from itta.metrics.significance import Comparison, compare_rows
 from itta.records import Record
 from itta.records.collection import Collection
-from itta.report.cells import Options
+from itta.report.cells import TableOptions
 from itta.report.comparison import comparison_table, measurements
 from itta.report.filled_layout import fill_layout
 from itta.report.layouts import PAPER_TABLES
@@ -15,7 +15,7 @@ Made = Callable[..., list[Record]]
 
 def test_measurements_pair_by_target_and_seed(made: Made) -> None:
     runs = [r for t in ("photo", "sketch") for s in (0, 1) for r in made("erm", t, s, 0.5) + made("irm", t, s, 0.6)]
-    values = measurements(fill_layout(PAPER_TABLES["pacs"], Collection(runs), Options(split="in")))
+    values = measurements(fill_layout(PAPER_TABLES["pacs"], Collection(runs), TableOptions(split="in")))
     assert len(values["ERM"]) == 4
     assert values["ERM"].keys() == values["IRM"].keys()
     (one,) = (c for c in compare_rows(values, "ERM") if c.row == "IRM")

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 from itta.records import Record
 from itta.records.collection import Collection
-from itta.report.cells import Options
+from itta.report.cells import TableOptions
 from itta.report.filled_layout import fill_layout
 from itta.report.layouts import everything_recorded
 from itta.trial import Trial
@@ -25,7 +25,7 @@ def test_everything_found_becomes_a_table(made: Made) -> None:
         "itta (alpha=2)",
     ]
     assert [c.label for c in layout.columns] == ["photo", "sketch", "Avg."]
-    cells = fill_layout(layout, Collection(runs), Options(split="in")).cells
+    cells = fill_layout(layout, Collection(runs), TableOptions(split="in")).cells
     assert cells["erm + tent (lr=0.2)"]["sketch"].mean == 0.7
     assert cells["itta (alpha=2)"]["photo"].values == {(0,): 0.5}
 

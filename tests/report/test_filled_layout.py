@@ -5,7 +5,7 @@ import pytest
 
 from itta.records import Record
 from itta.records.collection import Collection
-from itta.report.cells import Cell, Options
+from itta.report.cells import Cell, TableOptions
 from itta.report.filled_layout import FilledLayout, fill_layout, row_summaries
 from itta.report.layouts import PAPER_TABLES, Average, Column, Layout, Row
 
@@ -14,7 +14,7 @@ TARGETS = ("art_painting", "cartoon", "photo", "sketch")
 
 
 def filled(table: str, made: list[Record], **options: object) -> FilledLayout:
-    return fill_layout(PAPER_TABLES[table], Collection(made), Options(**({"split": "in"} | options)))  # type: ignore[arg-type]
+    return fill_layout(PAPER_TABLES[table], Collection(made), TableOptions(**({"split": "in"} | options)))  # type: ignore[arg-type]
 
 
 def test_an_average_is_taken_trial_by_trial(made: Made) -> None:
@@ -48,7 +48,7 @@ def test_top5_and_score(made: Made) -> None:
     runs = [
         r for n, v in values.items() for s in (0, 1) for r in made(n.lower(), seed=s, accuracy=v + (2 * s - 1) * spread)
     ]
-    summary = row_summaries(fill_layout(layout, Collection(runs), Options(split="in")))
+    summary = row_summaries(fill_layout(layout, Collection(runs), TableOptions(split="in")))
     assert {n: s["Score"] for n, s in summary.items()} == {"ERM": None, "a": 1, "b": 0, "c": 1, "d": 1, "e": 1}
     assert {n: s["Top5"] for n, s in summary.items()} == {"ERM": 0, "a": 1, "b": 1, "c": 1, "d": 1, "e": 1}
     assert summary["a"]["Avg."] == pytest.approx(0.53)
@@ -61,8 +61,8 @@ def test_calibration_stands_beside_accuracy(made: Made) -> None:
         for r in made("erm", seed=s)
     ]
     layout = Layout("", (Row("ERM", "erm"), Row("IRM", "irm")), PAPER_TABLES["pacs"].columns[3:4])
-    table = fill_layout(layout, Collection(runs), Options(split="in"), calibration=True)
+    table = fill_layout(layout, Collection(runs), TableOptions(split="in"), calibration=True)
     assert table.calibration["ERM"].values == pytest.approx({(0,): 0.1, (1,): 0.2})
     assert table.calibration["IRM"] == Cell(reason="not run")
-    without = fill_layout(layout, Collection(made("erm")), Options(split="in"), calibration=True)
+    without = fill_layout(layout, Collection(made("erm")), TableOptions(split="in"), calibration=True)
     assert without.calibration["ERM"].reason == "not recorded"

@@ -11,7 +11,7 @@ from PIL import Image
 from itta.metrics.significance import rank_rows
 from itta.records import Record
 from itta.records.collection import Collection
-from itta.report.cells import Options
+from itta.report.cells import TableOptions
 from itta.report.comparison import measurements
 from itta.report.filled_layout import FilledLayout, fill_layout
 from itta.report.layouts import everything_recorded
@@ -46,7 +46,7 @@ def searches(made: Made) -> FilledLayout:
                     runs += made(name, target, seed, hparams_seed=h, hparams=hparams, adapted=adapted, **values)
     cost = {"source": 0.01, "itta": 0.05}
     runs = [replace(r, logs={"seconds_per_image": cost[r.adapter]}) for r in runs]
-    return fill_layout(everything_recorded(runs), Collection(runs), Options(split="in"))
+    return fill_layout(everything_recorded(runs), Collection(runs), TableOptions(split="in"))
 
 
 def test_a_report_draws_what_it_has_data_for(tmp_path: Path, searches: FilledLayout) -> None:
@@ -83,7 +83,7 @@ def test_costs_are_those_of_the_measurements(searches: FilledLayout) -> None:
 
 
 def test_nothing_is_drawn_from_nothing(tmp_path: Path, made: Made) -> None:
-    empty = fill_layout(everything_recorded(made("erm")), Collection([]), Options(split="in"))
+    empty = fill_layout(everything_recorded(made("erm")), Collection([]), TableOptions(split="in"))
     assert draw_figures(tmp_path / "figures", empty, None) == []
     assert not (tmp_path / "figures").exists()
 

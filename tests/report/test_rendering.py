@@ -11,7 +11,7 @@ import pytest
 
 from itta.records import Record
 from itta.records.collection import Collection
-from itta.report.cells import Options
+from itta.report.cells import TableOptions
 from itta.report.filled_layout import FilledLayout, fill_layout
 from itta.report.layouts import PAPER_TABLES, Layout
 from itta.report.paper import published_tables
@@ -28,7 +28,7 @@ def filled(made: Made) -> FilledLayout:
     runs += made("itta", "photo", accuracy=0.7, adapted={"itta": 0.8})
     layout = PAPER_TABLES["pacs"]
     rows = tuple(r for r in layout.rows if r.label in ("ERM", "IRM", "Ours"))
-    return fill_layout(Layout(layout.title, rows, layout.columns[2:4]), Collection(runs), Options(split="in"))
+    return fill_layout(Layout(layout.title, rows, layout.columns[2:4]), Collection(runs), TableOptions(split="in"))
 
 
 def test_cells_with_fewer_seeds_and_none_say_so(filled: FilledLayout) -> None:
@@ -55,7 +55,7 @@ def test_the_caption_names_selection_split_and_what_the_error_is_over(filled: Fi
     assert "training-domain validation" in text
     assert "split 'in'" in text
     assert "over n = 2 trial seeds" in text
-    other = replace(filled, options=Options("oracle", "trials", "all", True), split="all")
+    other = replace(filled, options=TableOptions("oracle", "trials", "all", True), split="all")
     assert "oracle" in table_caption(other)
     assert "whole target domain" in table_caption(other)
     assert "n = 2 all trials, hyper-parameters not selected" in table_caption(other)
@@ -131,7 +131,7 @@ def test_rows_for_machines(filled: FilledLayout) -> None:
 def test_every_table_of_the_paper_can_be_written_empty(made: Made) -> None:
     for name, layout in PAPER_TABLES.items():
         table = render_table(
-            fill_layout(layout, Collection(made("unheard_of")), Options(split="in")), published_tables()[name]
+            fill_layout(layout, Collection(made("unheard_of")), TableOptions(split="in")), published_tables()[name]
         )
         assert all(len(row) == len(table.columns) for row in table.rows)
         assert table.to_latex().isascii()

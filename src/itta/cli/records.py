@@ -28,20 +28,20 @@ def records(
     """
     from itta.records import write_all
     from itta.records.collection import collect_records
-    from itta.records.domainbed import read_sweep, write_sweep
+    from itta.records.domainbed import read_domainbed, write_domainbed
 
     notes: Counter[str] = Counter()
     if action == "import":
         if out.exists():
             raise InputError(f"{out} exists: choose another --out, or delete it.")
-        found = list(read_sweep(path, notes))
+        found = list(read_domainbed(path, notes))
         out.parent.mkdir(parents=True, exist_ok=True)
         write_all(out, found)
         kind, n = "records", len(found)
     else:
         collection = collect_records([path])
         notes.update(collection.notes)
-        kind, n = "runs", write_sweep(out, collection.records, notes)
+        kind, n = "runs", write_domainbed(out, collection.records, notes)
     if json:
         print_json({kind: n, "out": str(out), "told": dict(notes)})
         return

@@ -67,7 +67,7 @@ def report(
     from itta.files import replace_text
     from itta.metrics.significance import compare_rows, rank_rows
     from itta.records.collection import collect_records
-    from itta.report.cells import Options
+    from itta.report.cells import TableOptions
     from itta.report.comparison import comparison_table, measurements
     from itta.report.filled_layout import fill_layout
     from itta.report.layouts import make_layout
@@ -88,7 +88,7 @@ def report(
     conditions = parse_settings(where)
     inputs = read_inputs(records, conditions) if html else None
     collection = inputs.collection if inputs else collect_records(records, conditions)
-    layout, options = make_layout(table, collection.records), Options(selection, over, split, last_only)
+    layout, options = make_layout(table, collection.records), TableOptions(selection, over, split, last_only)
     filled = fill_layout(layout, collection, options, calibration)
     values = measurements(filled)
     comparisons = compare_rows(values, compare) if compare else []

@@ -17,7 +17,7 @@ from itta.data.target import Target
 from itta.errors import InputError, unknown
 from itta.explain.heatmap_plots import plot_heats
 from itta.explain.image_maps import ImageMaps, Key, MapCollector, choose_varied
-from itta.explain.losses import MapRequest, NetworkState, batch_maps, choose_losses, draw_views
+from itta.explain.losses import MapRequest, NetworkState, batch_maps, choose_losses, draw_random_views
 from itta.explain.map_similarity import map_pairs, mean_similarity, pair_similarity
 from itta.functional.heat_maps import Sign, enlarge, heat
 from itta.nn.tap import find_block
@@ -83,7 +83,7 @@ def explain_target(
     similar: dict[str, list[np.ndarray]] = {}
     done = 0
     for rows, x, y in stream(target.images, order, settings.batch_size, None, least=2):
-        wanted = MapRequest(every, block, draw_views(model, every, len(x), generator))
+        wanted = MapRequest(every, block, draw_random_views(model, every, len(x), generator))
         maps, y_hat = all_maps(networks, x, y, wanted)
         for name, (a, b) in map_pairs(maps).items():
             similar.setdefault(name, []).append(pair_similarity(a, b, settings.sign, settings.hot))
@@ -114,7 +114,7 @@ def map_images(
     generator = torch.Generator().manual_seed(derive_seed(settings.seed, "cam"))
     collector = MapCollector(model.task.classes, chosen.tolist())
     for _, x, y in stream(target.images, chosen, len(chosen)):
-        wanted = MapRequest(losses, block, draw_views(model, losses, len(x), generator))
+        wanted = MapRequest(losses, block, draw_random_views(model, losses, len(x), generator))
         maps, y_hat = all_maps(networks, x, y, wanted)
         kept = {key: drawn_side(m, settings.sign) for key, m in maps.items() if key[0] == "main" or not key[1]}
         collector.add(chosen, x, y, y_hat, kept)

@@ -15,7 +15,7 @@ from itta.functional.self_supervision import rotate
 from itta.models.second_view import draw_target_view
 from itta.nn.backbone import After, keep
 from itta.nn.style_mixing import MixDraw
-from itta.nn.tap import Tap, second_view
+from itta.nn.tap import BlockTap, second_view
 from itta.nn.views import ViewDraw
 
 LOSSES = ("main", "learned", "plain", "entropy", "rotation")
@@ -69,7 +69,7 @@ def choose_losses(model: Algorithm, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names)) or known
 
 
-def draw_views(model: Algorithm, losses: Sequence[str], n: int, generator: torch.Generator) -> RandomViews:
+def draw_random_views(model: Algorithm, losses: Sequence[str], n: int, generator: torch.Generator) -> RandomViews:
     """Draw the second view and the turns of n images, if a loss needs them.
 
     The view is drawn as the adapter draws it, with one difference: every image gets a new style. Its partner is another
@@ -96,7 +96,7 @@ def batch_maps(network: NetworkState, x: Tensor, y: Tensor, wanted: MapRequest) 
     model, losses, view = network.model, wanted.losses, wanted.views.view
     with torch.no_grad():
         inputs = model.inputs(x)
-    tap = Tap(wanted.block, network.after, view.block if isinstance(view, MixDraw) else None)
+    tap = BlockTap(wanted.block, network.after, view.block if isinstance(view, MixDraw) else None)
     z = tap.run(lambda: model.backbone(inputs, tap.step_in))
     with torch.enable_grad():
         logits = model.classify(z)
@@ -137,7 +137,7 @@ def rotation_map(network: NetworkState, x: Tensor, turns: Tensor, block: str) ->
 
     The rotation branch has a last block of its own. The adapter's change applies after the shared blocks only.
     """
-    tap = Tap(block, network.after)
+    tap = BlockTap(block, network.after)
     rotation_logits: Any = network.model.rotation_logits
     with torch.no_grad():
         inputs = network.model.inputs(rotate(x, turns))

@@ -1,8 +1,8 @@
 """The profile of a model: parameters, FLOPs, time and memory of predicting and adapting a batch.
 
-Memory includes the batch, the weights, what the adapter adds to them, gradients, the optimiser's moments, activations
+Memory includes the batch, the weights, the adapter's additions to them, gradients, the optimiser's moments, activations
 and temporaries, from the making of the adapter to the end of its second batch; the first batch has no moments yet.
-`resource_counters` says what counts as a FLOP.
+`resource_counters` defines FLOPs.
 """
 
 import copy
@@ -220,7 +220,7 @@ def seeds_of_round(adapter: Adapter, n: int) -> Seeds:
     """Seeds of calls with n images each; together the calls do everything that the adapter ever does.
 
     The cost of ITTA depends on the block after which the two views part, so each block gets a call. A method that
-    learns every so many images gets as many calls as that takes.
+    learns after every N images gets enough calls for N images.
     """
     if not isinstance(adapter, ITTA):
         return [None] * -(-getattr(adapter.hp, "every", 1) // n)

@@ -19,7 +19,7 @@ Key = tuple[int, ...]  # (trial seed,) or (trial seed, hyper-parameter seed, …
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenCheckpoint:
     """A chosen checkpoint, by its record, and the accuracy that it was chosen for."""
 
     record: Record
@@ -27,7 +27,7 @@ class Choice:
 
 
 # (records of a run with this target, records of runs that also leave out one source domain, the target) -> a checkpoint
-Rule = Callable[[Sequence[Record], Sequence[Record], str], Choice | None]
+Rule = Callable[[Sequence[Record], Sequence[Record], str], ChosenCheckpoint | None]
 
 
 @dataclass(frozen=True)
@@ -40,19 +40,19 @@ class Selection:
     needs: str = ""  # a note below the table then: the runs that the rule needs
 
 
-def training_domain(own: Sequence[Record], pairs: Sequence[Record], target: str) -> Choice | None:
+def training_domain(own: Sequence[Record], pairs: Sequence[Record], target: str) -> ChosenCheckpoint | None:
     """The checkpoint with the best mean accuracy on the held-out images of the source domains."""
-    return best_choice([Choice(r, a) for r in own if (a := source_validation(r)) is not None])
+    return best_choice([ChosenCheckpoint(r, a) for r in own if (a := source_validation(r)) is not None])
 
 
-def oracle(own: Sequence[Record], pairs: Sequence[Record], target: str) -> Choice | None:
+def oracle(own: Sequence[Record], pairs: Sequence[Record], target: str) -> ChosenCheckpoint | None:
     """The last checkpoint, valued by the held-out images of the target: it looks at labels of the target."""
     last = max(own, key=lambda r: r.step, default=None)
     held_out = split_of(last, (target,), "out") if last else []
-    return Choice(last, mean(held_out)) if last and held_out else None
+    return ChosenCheckpoint(last, mean(held_out)) if last and held_out else None
 
 
-def leave_one_domain_out(own: Sequence[Record], pairs: Sequence[Record], target: str) -> Choice | None:
+def leave_one_domain_out(own: Sequence[Record], pairs: Sequence[Record], target: str) -> ChosenCheckpoint | None:
     """The step at which models trained without one more domain are best, on average, on that domain."""
     left_out: dict[int, dict[str, float]] = defaultdict(dict)
     for r in pairs:
@@ -63,7 +63,7 @@ def leave_one_domain_out(own: Sequence[Record], pairs: Sequence[Record], target:
     for r in own:
         found = left_out[r.step]
         if found.keys() == {*r.trial.train_domains}:
-            choices.append(Choice(r, mean(list(found.values()))))
+            choices.append(ChosenCheckpoint(r, mean(list(found.values()))))
     return best_choice(choices)
 
 
@@ -85,7 +85,7 @@ def find_selection(name: str) -> Selection:
     return SELECTIONS[name]
 
 
-def best_choice(choices: Sequence[Choice]) -> Choice | None:
+def best_choice(choices: Sequence[ChosenCheckpoint]) -> ChosenCheckpoint | None:
     return max(sorted(choices, key=lambda c: c.record.step), key=lambda c: c.validation, default=None)
 
 
@@ -101,13 +101,15 @@ def split_of(r: Record, domains: Sequence[str], split: str) -> list[float]:
     return [] if None in found else [a for a in found if a is not None]
 
 
-def choose_checkpoints(own: Sequence[Record], pairs: Sequence[Record], target: str, rule: Rule) -> dict[Key, Choice]:
+def choose_checkpoints(
+    own: Sequence[Record], pairs: Sequence[Record], target: str, rule: Rule
+) -> dict[Key, ChosenCheckpoint]:
     """A checkpoint for every run of a search, by trial seed and hyper-parameter seed."""
     by_run: dict[str, tuple[list[Record], list[Record]]] = {}
     for records, place in ((own, 0), (pairs, 1)):
         for r in records:
             by_run.setdefault(r.trial.settings_key, ([], []))[place].append(r)
-    choices: dict[Key, Choice] = {}
+    choices: dict[Key, ChosenCheckpoint] = {}
     for mine, others in by_run.values():
         choice = rule(mine, others, target)
         if choice:
@@ -119,9 +121,9 @@ def choose_checkpoints(own: Sequence[Record], pairs: Sequence[Record], target: s
     return dict(sorted(choices.items()))
 
 
-def best_of_search(choices: Mapping[Key, Choice]) -> dict[Key, Choice]:
+def best_of_search(choices: Mapping[Key, ChosenCheckpoint]) -> dict[Key, ChosenCheckpoint]:
     """The choice with the best hyper-parameters, for each trial seed."""
-    found: dict[Key, Choice] = {}
+    found: dict[Key, ChosenCheckpoint] = {}
     for (seed, *_), choice in sorted(choices.items()):
         if (seed,) not in found or choice.validation > found[seed,].validation:
             found[seed,] = choice

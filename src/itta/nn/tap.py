@@ -15,7 +15,7 @@ from itta.nn.style_mixing import MixDraw, mix_style
 from itta.nn.views import ViewDraw
 
 
-class Tap:
+class BlockTap:
     """Make the output A of one block a leaf of autograd, so that losses can be differentiated by it.
 
     A is the output before ``after`` changes it. Autograd records nothing before the block, even if parameters there
@@ -54,7 +54,7 @@ class Tap:
         ]
 
 
-def second_view(backbone: Backbone, z: Tensor, draw: ViewDraw, tap: Tap) -> Tensor:
+def second_view(backbone: Backbone, z: Tensor, draw: ViewDraw, tap: BlockTap) -> Tensor:
     """The features z' of the second view; ``tap`` has kept the activations of the block where the two views part.
 
     If they part before the tapped block, z' is a constant for autograd and costs no gradient. Otherwise z' depends on A

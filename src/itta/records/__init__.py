@@ -35,7 +35,7 @@ class Record:
     adapter_hparams: Mapping[str, Any] = field(default_factory=dict)
     logs: Mapping[str, float] = field(default_factory=dict)
     calibration: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # like accuracy: calibration error
-    needs: Mapping[str, Any] = field(default_factory=dict)  # the adapter's needs, and what it changes
+    needs: Mapping[str, Any] = field(default_factory=dict)  # the adapter's needs, and the part that it changes
     stream: Mapping[str, Any] = field(default_factory=dict)  # the order in which the images arrived
 
     def to_json(self) -> dict[str, Any]:

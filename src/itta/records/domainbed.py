@@ -56,7 +56,7 @@ def dataset_name(dataset: str) -> str:
     return known.get(name.lower(), name)
 
 
-def read_sweep(folder: Path, notes: Counter[str]) -> Iterator[Record]:
+def read_domainbed(folder: Path, notes: Counter[str]) -> Iterator[Record]:
     """Yield the records of every run in a sweep's folder, or of one run's folder.
 
     Remarks for the user are counted in ``notes``.
@@ -122,7 +122,7 @@ def environment_names(dataset: str, n: int) -> tuple[str, ...]:
     return known if len(known) == n else tuple(f"env{i}" for i in range(n))
 
 
-def write_sweep(folder: Path, records: Iterable[Record], notes: Counter[str]) -> int:
+def write_domainbed(folder: Path, records: Iterable[Record], notes: Counter[str]) -> int:
     """Write runs that DomainBed's collect_results reads, and return their number.
 
     Records that DomainBed cannot hold are skipped and counted in ``notes``. DomainBed knows no adapters, so an adapted
@@ -143,12 +143,12 @@ def write_sweep(folder: Path, records: Iterable[Record], notes: Counter[str]) ->
             continue
         if dataset_name(r.trial.dataset) not in ENVIRONMENTS:
             notes[f"DomainBed knows no data set {dataset_name(r.trial.dataset)!r}: its tables will not show it"] += 1
-        runs[r.trial.key, algorithm_name(r, settings[r.trial.key, r.adapter])].append(r)
+        runs[r.trial.key, run_algorithm(r, settings[r.trial.key, r.adapter])].append(r)
     for (_, algorithm), found in runs.items():
         found.sort(key=lambda r: r.step)
         args = run_arguments(found[0].trial, algorithm)
         if (folder / run_name(args)).exists():
-            notes["runs that differ in what DomainBed does not know, such as image size: it will mix them"] += 1
+            notes["runs that differ in a setting unknown to DomainBed, such as the image size: it will mix them"] += 1
             args["itta_trial"] = found[0].trial.key
         run = folder / run_name(args)
         run.mkdir(parents=True)
@@ -173,7 +173,7 @@ def reason_to_skip(r: Record, as_trained: Record | None) -> str:
     return ""
 
 
-def algorithm_name(r: Record, settings: Sequence[Mapping[str, Any]]) -> str:
+def run_algorithm(r: Record, settings: Sequence[Mapping[str, Any]]) -> str:
     """DomainBed's spelling of the algorithm, then the adapter and those of its settings that differ in the trial."""
     spelling = domainbed_spelling(r.trial.algorithm)
     if r.adapter == "source":

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from itta.metrics.accuracy import mean_and_error
-from itta.metrics.selection import Choice, Key, best_of_search, choose_checkpoints, find_selection
+from itta.metrics.selection import ChosenCheckpoint, Key, best_of_search, choose_checkpoints, find_selection
 from itta.records import Record
 from itta.records.collection import Collection
 from itta.records.domainbed import dataset_name
@@ -21,7 +21,7 @@ Place = tuple[str, str, frozenset[str]]  # method, data set, source domains
 
 
 @dataclass(frozen=True)
-class Options:
+class TableOptions:
     """Which measurements count."""
 
     selection: str = "training-domain"  # a name of metrics.selection.SELECTIONS
@@ -35,7 +35,7 @@ class Cell:
     values: Mapping[Key, float] = field(default_factory=dict)  # by seed, so that rows can be compared in pairs
     reason: str = ""  # why there are no values
     records: Mapping[Key, Record] = field(default_factory=dict)  # the source of each value
-    search: Sequence[Choice] = ()  # the checkpoint of every trial among which hyper-parameters were selected
+    search: Sequence[ChosenCheckpoint] = ()  # the checkpoint of every trial among which hyper-parameters were selected
 
     @cached_property
     def statistics(self) -> tuple[float, float]:
@@ -74,13 +74,13 @@ def place_of(trial: Trial) -> Place:
 class RecordIndex:
     """Records by method, data set and sources, and by trial, so that a cell is found quickly."""
 
-    def __init__(self, collection: Collection, options: Options) -> None:
+    def __init__(self, collection: Collection, options: TableOptions) -> None:
         self.collection, self.options = collection, options
         self.selection = find_selection(options.selection)
         self.models: dict[Place, list[Record]] = defaultdict(list)
         self.adapted: dict[Place, list[Record]] = defaultdict(list)
         self.of_trial: dict[str, list[Record]] = defaultdict(list)
-        self.searches: dict[tuple[str, Any, Column], dict[Key, Choice] | None] = {}
+        self.searches: dict[tuple[str, Any, Column], dict[Key, ChosenCheckpoint] | None] = {}
         for r in collection.records:
             self.of_trial[r.trial.key].append(r)
             (self.models if r.adapter == "source" else self.adapted)[place_of(r.trial)].append(r)
@@ -115,7 +115,7 @@ class RecordIndex:
         values = {key: r.accuracy[column.target][self.split] for key, r in records.items()}
         return Cell(values, "" if values else reasons[0].partition(":")[0], records, list(search.values()))
 
-    def search(self, row: Row, column: Column) -> dict[Key, Choice] | None:
+    def search(self, row: Row, column: Column) -> dict[Key, ChosenCheckpoint] | None:
         """The chosen checkpoint of every run of the search; None if there are no runs."""
 
         def models(sources: frozenset[str]) -> Iterator[Record]:
@@ -129,7 +129,7 @@ class RecordIndex:
         pairs = [r for left_out in column.sources for r in models(sources - {left_out}) if column.takes_pair(r.trial)]
         return choose_checkpoints(own, pairs, column.target, self.selection.rule)
 
-    def look_up(self, row: Row, column: Column, choice: Choice) -> Record | str:
+    def look_up(self, row: Row, column: Column, choice: ChosenCheckpoint) -> Record | str:
         """The record of a row at a chosen checkpoint, or the reason why there is none."""
         model = choice.record
         adapted = [r for r in self.of_trial[model.trial.key] if row.takes_adapter(r)]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from itta.records.collection import Collection
 from itta.records.values import as_written
-from itta.report.cells import Cell, Options, RecordIndex, average_cell, calibration_cell
+from itta.report.cells import Cell, RecordIndex, TableOptions, average_cell, calibration_cell
 from itta.report.layouts.base import Average, Column, Layout
 from itta.trial import Trial
 
@@ -16,7 +16,7 @@ SETTINGS_OF_A_RUN = ("steps", "backbone", "weights", "image_size", "augment", "s
 @dataclass(frozen=True)
 class FilledLayout:
     layout: Layout
-    options: Options
+    options: TableOptions
     split: str
     cells: Mapping[str, Mapping[str, Cell]]  # row -> label of a column
     targets: Mapping[str, Mapping[Column, Cell]]  # row -> every single target, those behind an average too
@@ -29,7 +29,9 @@ class FilledLayout:
         return max((len(c.values) for row in self.cells.values() for c in row.values()), default=0)
 
 
-def fill_layout(layout: Layout, collection: Collection, options: Options, calibration: bool = False) -> FilledLayout:
+def fill_layout(
+    layout: Layout, collection: Collection, options: TableOptions, calibration: bool = False
+) -> FilledLayout:
     """Fill every cell of a layout from records; ``calibration`` also averages the calibration errors of each row."""
     index = RecordIndex(collection, options)
     cells: dict[str, dict[str, Cell]] = {}

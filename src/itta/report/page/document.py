@@ -13,12 +13,12 @@ from typing import Any
 import itta
 from itta.files import replace_text
 from itta.records.story import Stream
-from itta.report.cells import Options
+from itta.report.cells import TableOptions
 from itta.report.filled_layout import fill_layout
 from itta.report.layouts import everything_recorded
 from itta.report.page.page_inputs import PageInputs, read_inputs
 from itta.report.page.run_summary import cost_tables, record_facts, record_table, stream_table, tiles
-from itta.report.page.stream_view import StreamView, in_words, view_stream
+from itta.report.page.stream_view import StreamView, value_text, view_stream
 from itta.report.page.training_curves import (
     MOST_LINES,
     Series,
@@ -38,7 +38,7 @@ NUMBER = re.compile(r"[-+−]?\d")
 def write_page(out: Path, paths: Sequence[Path], where: Mapping[str, str] | None = None) -> Path:
     """Write the page of everything recorded under the paths."""
     inputs = read_inputs(paths, where)
-    filled = fill_layout(everything_recorded(inputs.collection.records), inputs.collection, Options())
+    filled = fill_layout(everything_recorded(inputs.collection.records), inputs.collection, TableOptions())
     return save_page(out, render_page(inputs, [render_table(filled)], numeric_rows(filled)))
 
 
@@ -138,7 +138,7 @@ def environment() -> Any:
     made = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters["in_words"] = in_words
+    made.filters["value_text"] = value_text
     made.filters["number_columns"] = number_columns
     return made
 

@@ -173,20 +173,20 @@ def pictures_by_kind(pictures: Sequence[Picture]) -> dict[str, list[Picture]]:
 
 
 def settings_table(settings: Mapping[str, Any]) -> Table:
-    return Table("Settings of the adapter", ["setting", "value"], [[k, in_words(v)] for k, v in settings.items()])
+    return Table("Settings of the adapter", ["setting", "value"], [[k, value_text(v)] for k, v in settings.items()])
 
 
-def in_words(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Any value of a JSON file, as text for a reader.
 
-    >>> in_words({"a": 1, "b": [0.5, None]}), in_words([]), in_words(12000)
+    >>> value_text({"a": 1, "b": [0.5, None]}), value_text([]), value_text(12000)
     ('a: 1; b: 0.5, none', 'none', '12,000')
     """
     if isinstance(value, Mapping):
-        return "; ".join(f"{k}: {in_words(v)}" for k, v in value.items()) or "none"
+        return "; ".join(f"{k}: {value_text(v)}" for k, v in value.items()) or "none"
     if isinstance(value, (list, tuple)):
         more = [f"and {len(value) - MOST_ITEMS:,} more"] if len(value) > MOST_ITEMS else []
-        return ", ".join([*map(in_words, value[:MOST_ITEMS]), *more]) or "none"
+        return ", ".join([*map(value_text, value[:MOST_ITEMS]), *more]) or "none"
     if value is None or value == "":
         return "none"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else as_written(value)
