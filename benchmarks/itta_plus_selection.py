@@ -23,12 +23,11 @@ import torch
 import tyro
 from torch import Tensor
 
-from itta.adapters import adapt
+from benchmarks.replay import keep, look
 from itta.adapters.diagnosis import Diagnosis, Rules
-from itta.adapters.itta_plus import ITTAPlus
+from itta.adapters.itta_plus import ANSWERS
 from itta.data import load_dataset
 from itta.data.dataset import DomainDataset
-from itta.data.loaders import stream
 from itta.data.streams import draw_order
 from itta.errors import InputError
 from itta.functional.entropy import log_mean_probability
@@ -115,36 +114,25 @@ def look_along(
     kept = options.out / "evidence" / f"{folder.name}@{target}.pt"
     if not kept.is_file():
         trained = load(folder)
-        domain, found = dataset.domain(target), []
-        chosen = np.sort(
-            np.random.RandomState(derive_seed(0, "grid", target)).permutation(len(domain))[: options.images]
-        )
+        domain = dataset.domain(target)
+        drawn = np.random.RandomState(derive_seed(0, "grid", target)).permutation(len(domain))
+        chosen = np.sort(drawn[: options.images])
+        orders = [(kind, draw) for kind in KINDS for draw in range(DRAWS.get(kind, 1))]
+        streams = []
+        for kind, draw in orders:
+            of = chosen if kind not in DRAWS else np.arange(len(domain))
+            streams.append(of[draw_order({"target": domain.labels[of]}, kind, seed=draw).index][: options.images])
+        looked = look(trained, domain, np.concatenate(streams))
         assert trained.confusions is not None
-        for kind in KINDS:
-            for draw in range(DRAWS.get(kind, 1)):
-                of = chosen if kind not in DRAWS else np.arange(len(domain))
-                order = of[draw_order({"target": domain.labels[of]}, kind, seed=draw).index][: options.images]
-                adapter = adapt(trained, "itta+", guard=False)
-                assert isinstance(adapter, ITTAPlus)
-                answers = [averaged(adapter, x) for _, x, _ in stream(domain, order, 16)]
-                plain, mixed = (torch.cat(part) for part in zip(*answers))
-                found.append((kind, torch.from_numpy(domain.labels[order]), plain, mixed, trained.confusions["mean"]))
+        found = []
+        for (kind, _), order in zip(orders, streams):
+            said = keep(trained, looked, order, 16)
+            mixed = log_mean_probability([said[f"{name} answer"] for name in ANSWERS])
+            found.append((kind, said["labels"], said["plain"], mixed, trained.confusions["mean"]))
         kept.parent.mkdir(parents=True, exist_ok=True)
         torch.save(found, kept)
     for kind, *tensors in torch.load(kept):
         yield Evidence(Path(data).name, pair, target, kind, *tensors)
-
-
-@torch.no_grad()
-def averaged(adapter: ITTAPlus, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The trained model's logits, and the mean of the answers."""
-    seen = adapter.look(x)
-    found = [seen.plain / adapter.temperature]
-    if seen.restyled is not None:
-        found.append(seen.restyled / adapter.temperature)
-    if adapter.supports is not None:
-        found.append(adapter.ask_prototypes(adapter.supports, seen))
-    return seen.plain, log_mean_probability(found)
 
 
 def gain(evidence: Evidence, rules: Rules) -> float:

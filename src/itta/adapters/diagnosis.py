@@ -112,7 +112,7 @@ class Diagnosis:
             means.append((self.answered / self.answered.sum()).expand(len(rows), -1))
             rhos += [self.rho] * len(rows)
             kappas += [self.kappa] * len(rows)
-        return torch.cat(means), torch.tensor(rhos), torch.tensor(kappas, dtype=torch.double)
+        return torch.cat(means), torch.tensor(rhos, dtype=torch.double), torch.tensor(kappas, dtype=torch.double)
 
     @property
     def rho(self) -> float:

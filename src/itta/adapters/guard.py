@@ -28,8 +28,8 @@ LOG = 1000  # interventions kept in full; the counts go on
 
 @dataclass(frozen=True)
 class Hparams:
-    max_cost: float = hp(0.15, "what the answers may cost, as a share of what the referee doubts")
-    budget: float = hp(4.0, "right answers that may be lost beyond that before the guard steps in")
+    max_cost: float = hp(0.05, "what the answers may cost, as a share of what the referee doubts")
+    budget: float = hp(2.0, "right answers that may be lost beyond that before the guard steps in")
     probation: int = hp(64, "images that the trained model answers at first, while the adapter is watched")
     trial: int = hp(64, "images that the trained model answers after a trip; twice as many after each further one")
     memory: int = hp(64, "images over which running means are taken")

@@ -41,8 +41,7 @@ class ROID(GradientAdapter):
     """As Tent, but with p the prediction and p̄ its running mean, the loss is Σ_i w_i·(SLR_i + SCE_i)/B, where
 
     SLR = −Σ_c p_c·log(p_c/Σ_{j≠c} p_j), SCE(p, p') = −½·Σ_c (p'_c·log p_c + p_c·log p'_c), p' of an augmented view,
-    w = exp(d·s/τ), d = 1 − cos(p, p̄) and s = −H(p), each scaled to [0, 1] over the batch; w = 0 if d is below
-    its mean.
+    w = exp(d·s/τ), d = 1 − cos(p, p̄) and s = −H(p), each scaled to [0, 1] over the batch; w = 0 for d below its mean.
 
     After the step θ ← α·θ + (1 − α)·θ⁰. The prediction is that of the pass before it, times the smoothed prior of the
     batch, (q + γ)/(1 + γ·K) with q the mean of p and γ = max(1/B, 1/K)/max q.

@@ -1,0 +1,212 @@
+"""itta+ on every target, kind of stream and batch size, on models trained with ERM and with ITTA, and each part of it.
+
+Each network runs once along each stream; itta+, its ablation, T3A and LAME, bare and guarded, are then replayed from
+what it said (benchmarks.replay; tests hold the replay against the real methods). The models are those of
+benchmarks.adaptation_grid, trained here if they are missing. The same command goes on after an interruption.
+Without options, it makes docs/records/itta_plus_grid.csv and docs/records/itta_plus_ablation.csv.
+"""
+
+import csv
+import io
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import tyro
+
+from benchmarks.replay import Kept, features_model, judge, keep, look, points, run
+from itta.adapters import adapt
+from itta.adapters.diagnosis import Rules
+from itta.algorithms import Algorithm
+from itta.data import load_dataset
+from itta.data.dataset import DomainDataset, JoinedImages, split
+from itta.data.streams import draw_order
+from itta.errors import InputError
+from itta.records import append_lines, read_lines, replace_text
+from itta.run.train import train
+from itta.seeds import derive_seed
+from itta.store.model import load
+from itta.trial import Trial
+
+ORDERS, BATCHES = ("iid", "sorted", "dirichlet"), (1, 16, 64)
+UNEQUAL = ("zipf1", "zipf2")
+DRAWS = 3  # of each unequal stream
+DOMAINS = ("in_turn", "gradual", "mixed", "recurring")
+FEW = 200  # images of each domain, where there are several
+
+
+@dataclass(frozen=True)
+class Options:
+    out: Path = Path("grid")  # models, what they said, and rows
+    records: Path = Path("docs/records")  # for the CSV files
+    data: tuple[str, ...] = ("emoji", "PACS")  # "emoji", or folders root/domain/class/image
+    training: tuple[str, ...] = ("erm", "itta")  # algorithms
+    seeds: int = 3  # of model, images and stream
+    images: int = 600  # of each target, drawn at random
+    steps: int = 150  # of training
+    batch_size: int = 12  # images of each source domain in a training step
+    lr: float = 2e-4  # of training
+    image_size: int = 64
+    backbone: str = "efficientnet_lite0"
+    weights: str = "imagenet"
+    trained_only: bool = False  # leave out models that are not there yet, instead of training them
+
+
+class Stream(NamedTuple):
+    kind: str  # order of classes, or of domains
+    batch: int
+    draw: int
+    domain: Any  # images
+    order: np.ndarray
+
+
+class Row(NamedTuple):
+    dataset: str
+    target: str
+    training: str
+    seed: int
+    kind: str
+    batch: int
+    draw: int
+    images: int
+    before: float  # accuracy of the trained model, %
+    method: str
+    gain: float  # points
+    note: str = ""  # what the guard did
+
+
+def variants() -> dict[str, tuple[Rules, tuple[str, ...]]]:
+    """Name in the ablation -> rules of the diagnosis, and the answers that are averaged."""
+    three, usual = ("plain", "restyled", "prototypes"), Rules()
+    off = replace(usual, correction=0.0, neighbours=False)
+    found: dict[str, tuple[Rules, tuple[str, ...]]] = {"itta+": (usual, three)}
+    for names in (("restyled",), ("prototypes",), ("plain", "restyled"), ("plain", "prototypes"), three):
+        found[f"answers alone: {' + '.join(names)}"] = (off, names)
+    found["plain answer, diagnosed"] = (usual, ("plain",))
+    found["plain + restyled, diagnosed"] = (usual, ("plain", "restyled"))
+    found["plain + prototypes, diagnosed"] = (usual, ("plain", "prototypes"))
+    found["no neighbours"] = (replace(usual, neighbours=False), three)
+    for c in (0.0, 0.25, 0.5, 1.0):
+        found[f"correction {c:g}"] = (replace(usual, correction=c), three)
+    for s in (0.5, 0.8, 0.9, 0.95):
+        found[f"one chain, {s:g}"] = (replace(usual, stays=(s,)), three)
+    found["neighbours from the start"] = (replace(usual, low=-1e9, high=-1e8), three)
+    found["memory of 100 images"] = (replace(usual, memory=100), three)
+    found["memory of 10,000 images"] = (replace(usual, memory=10_000), three)
+    found["order within batches unknown"] = (replace(usual, ordered=False), three)
+    return found
+
+
+def models(options: Options) -> Iterator[tuple[Trial, Path, DomainDataset]]:
+    for seed in range(options.seeds):
+        for training in options.training:
+            for data in options.data:
+                dataset = load_dataset(data, image_size=options.image_size)
+                for target in dataset.domains:
+                    sources = tuple(d for d in dataset.domains if d != target)
+                    trial = Trial(
+                        data, training, sources, (target,), trial_seed=seed, steps=options.steps,
+                        backbone=options.backbone, weights=options.weights, image_size=options.image_size,
+                        augment=False, overrides={"lr": options.lr, "batch_size": options.batch_size},
+                    )  # fmt: skip
+                    own = "" if training == "itta" else f"-{training}"
+                    yield trial, options.out / "runs" / f"{Path(data).name}-{target}-{seed}{own}", dataset
+
+
+def streams(trial: Trial, dataset: DomainDataset, images: int) -> Iterator[Stream]:
+    """The streams of one target: of one domain, with unequal classes, and of all domains of its data set."""
+    (target,), seed = trial.test_domains, trial.trial_seed
+    domain = dataset.domain(target)
+    drawn = np.random.RandomState(derive_seed(seed, "grid", target)).permutation(len(domain))
+    chosen = np.sort(drawn[:images])
+    for kind in ORDERS:
+        order = chosen[draw_order({"target": domain.labels[chosen]}, kind, seed=seed).index]
+        for batch in BATCHES:
+            yield Stream(kind, batch, 0, domain, order)
+    for kind in UNEQUAL:
+        for draw in range(DRAWS):
+            order = draw_order({"target": domain.labels}, kind, seed=derive_seed(seed, draw)).index[:images]
+            yield Stream(kind, 16, draw, domain, order)
+    splits = split(dataset, seed)
+    parts = {name: splits[name].held_out[:FEW] for name in trial.train_domains} | {target: drawn[:FEW]}
+    joined = JoinedImages({name: dataset.domain(name) for name in parts})
+    for kind in DOMAINS:
+        drawn_order = draw_order({n: dataset.domain(n).labels[i] for n, i in parts.items()}, "iid", kind, seed=seed)
+        indices = list(parts.values())
+        order = np.array([joined.starts[d] + indices[d][i] for d, i in zip(drawn_order.domain, drawn_order.index)])
+        yield Stream(kind, 16, 0, joined, order)
+
+
+def adapt_model(trial: Trial, trained: Algorithm, dataset: DomainDataset, options: Options) -> Iterator[Row]:
+    """All streams of one model; those of the same images share what the network says about each."""
+    every = list(streams(trial, dataset, options.images))
+    for domain in {id(s.domain): s.domain for s in every}.values():
+        here = [s for s in every if s.domain is domain]
+        looked = look(trained, domain, np.concatenate([s.order for s in here]))
+        for stream in here:
+            yield from rows_of(trial, trained, stream, keep(trained, looked, stream.order, stream.batch))
+
+
+def rows_of(trial: Trial, trained: Algorithm, stream: Stream, kept: Kept) -> Iterator[Row]:
+    """Every method and every part of itta+ along one stream."""
+    known = None if trained.confusions is None else trained.confusions["mean"]
+    right = float((kept["plain"].argmax(1) == kept["labels"]).double().mean())
+    start = Row(
+        Path(trial.dataset).name, trial.test_domains[0], trial.algorithm, trial.trial_seed, stream.kind, stream.batch,
+        stream.draw, len(kept["labels"]), round(100 * right, 2), "", 0.0,
+    )  # fmt: skip
+    whole = stream.batch == 16 and stream.kind not in DOMAINS
+    for name, (rules, answers) in variants().items():
+        if name == "itta+" or whole:
+            yield start._replace(method=name, gain=round(points(judge(kept, rules, known, answers), kept), 3))
+    if stream.kind not in ORDERS:
+        return
+    replayed = features_model(trained)
+    for method in ("t3a", "lame"):
+        for guard in (False, True):
+            adapter = adapt(replayed, method, guard=guard)
+            gain = round(points(run(adapter, kept["features"], stream.batch), kept), 3)
+            done = adapter.describe().get("interventions", {})
+            note = ", ".join(f"{watch}: {n}" for watch, n in done.items())
+            yield start._replace(method=f"guarded {method}" if guard else method, gain=gain, note=note)
+
+
+def main(options: Options) -> None:
+    found: list[Row] = []
+    for trial, folder, dataset in models(options):
+        if not (folder / "model.json").is_file():
+            if options.trained_only:
+                continue
+            train(trial, folder, dataset)
+        file = options.out / "replayed" / f"{folder.name}.jsonl"
+        if not file.is_file():
+            rows = list(adapt_model(trial, load(folder), dataset, options))
+            append_lines(file, [row._asdict() for row in rows])
+            print(folder.name, f"{np.mean([r.gain for r in rows if r.method == 'itta+']):+.2f}", flush=True)
+        found += [Row(**values) for values in read_lines(file)]
+    write(options.records / "itta_plus_grid.csv", [row for row in found if is_method(row.method)])
+    write(options.records / "itta_plus_ablation.csv", [row for row in found if row.batch == 16])
+
+
+def is_method(name: str) -> bool:
+    return name in ("itta+", "t3a", "lame", "guarded t3a", "guarded lame")
+
+
+def write(path: Path, rows: list[Row]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Row._fields)
+    writer.writerows(rows)
+    replace_text(path, text.getvalue())
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    try:
+        main(tyro.cli(Options, prog="python -m benchmarks.itta_plus_grid", description=__doc__))
+    except InputError as error:
+        sys.exit(f"error: {error}")
