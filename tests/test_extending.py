@@ -23,7 +23,7 @@ from itta.cli import VERBS, main
 from itta.data import DATASETS, DataRequest, NamedDataset, load_dataset
 from itta.data.dataset import DomainDataset
 from itta.data.streams import CLASS_ORDERS, DOMAIN_ORDERS, draw_order
-from itta.metrics.selection import SELECTIONS, Choice, Selection
+from itta.metrics.selection import SELECTIONS, ChosenCheckpoint, Selection
 from itta.nn import BACKBONES, Backbone, BackboneEntry
 from itta.records import Record
 from itta.report.layouts import TABLES, Layout, Row, leave_one_out
@@ -126,8 +126,10 @@ def test_a_data_set(photos: Path, tmp_path: Path, monkeypatch, run_itta) -> None
 def test_a_selection_rule_and_a_table(made: Callable[..., list[Record]], tmp_path: Path, monkeypatch, run_itta) -> None:
     from itta.records import write_all
 
-    def worst_step(own: Sequence[Record], pairs: Sequence[Record], target: str) -> Choice | None:
-        return min((Choice(r, r.accuracy[target]["in"]) for r in own), key=lambda c: c.validation, default=None)
+    def worst_step(own: Sequence[Record], pairs: Sequence[Record], target: str) -> ChosenCheckpoint | None:
+        return min(
+            (ChosenCheckpoint(r, r.accuracy[target]["in"]) for r in own), key=lambda c: c.validation, default=None
+        )
 
     monkeypatch.setitem(SELECTIONS, "worst", Selection(worst_step, "the worst checkpoint"))
     sketch = tuple(c for c in leave_one_out("PACS", ("A", "C", "P", "S")) if c.target == "sketch")

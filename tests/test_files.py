@@ -78,7 +78,7 @@ def test_a_line_that_finds_no_room_leaves_nothing_behind(tmp_path: Path, no_room
     path = tmp_path / "log"
     append_text(path, "one\n")
     no_room()
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(InputError, match="log cannot be written: the disk is full"):
         append_text(path, "two\n")
     assert path.read_text() == "one\n"
 

@@ -123,7 +123,7 @@ def test_overrides() -> None:
         ("steps", 2.5, r"steps must be of type int, got 2\.5\."),
         ("on", "maybe", r"on must be true or false, got 'maybe'\."),
         ("kind", "c", r"kind: 'c'.*Choices: a, b\."),
-        ("blocks", 5, r"blocks must be of type tuple, got 5\."),
+        ("blocks", 5, r"blocks must be names, got 5\."),
     ],
 )
 def test_wrong_overrides(name: str, value: object, message: str) -> None:

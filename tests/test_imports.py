@@ -14,7 +14,7 @@ ROOT = Path(itta.__file__).parent
 
 # Each room and the rooms that it may import. A room is a folder of the package, or a module beside the folders.
 ALLOWED: dict[str, set[str]] = {"errors": set(), "seeds": set(), "progress": set()}
-ALLOWED["files"] = ALLOWED["registry"] = {"errors"}
+ALLOWED["files"] = ALLOWED["registry"] = ALLOWED["schema"] = {"errors"}
 ALLOWED["hparams"] = {"errors", "seeds"}
 ALLOWED["settings"] = {"errors", "hparams"}
 ALLOWED["trial"] = {"errors", "seeds", "hparams", "settings"}

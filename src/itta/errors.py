@@ -25,6 +25,11 @@ def unknown(kind: str, name: str, choices: "list[str] | tuple[str, ...]") -> Inp
     return InputError(f"unknown {kind} {name!r}.{hint} Choices: {', '.join(choices)}.")
 
 
+def last_line(error: BaseException) -> str:
+    """Return the last line of an error's message, where torch names the tensor that does not fit."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()[:200]
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, cut to 200 characters, or the error's type if it has no message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,4 +1,6 @@
-"""Files that a crash leaves whole: written at once, appended line by line, and locked against other processes."""
+"""The one writer of files: whole after a crash, appended line by line, locked against other processes.
+
+Nothing is written through a link, onto a device, or over a file of a kind that itta does not write."""
 
 import errno
 import math
@@ -6,10 +8,22 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from itta.errors import InputError
 
 POLL = 0.01  # seconds between two attempts to take a lock
+HEAD = 4096  # bytes that tell the kind of a file
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+TEXT_IMAGES = (b"P1", b"P2", b"P3")  # images of the PNM family that are text
+Kind = Literal["text", "figure", "tensors", "zip", "onnx"]
+KIND_NAMES: dict[Kind, str] = {
+    "text": "a text file",
+    "figure": "a figure of itta",
+    "tensors": "a safetensors file",
+    "zip": "a torch.export program",
+    "onnx": "an ONNX file",
+}
 
 
 class Busy(InputError):
@@ -31,20 +45,98 @@ def replace_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 @contextmanager
-def complete(path: Path) -> Iterator[Path]:
-    """Give a temporary path to write to. It replaces ``path`` when the block ends well, and is deleted otherwise."""
+def complete(path: Path, kind: Kind = "text") -> Iterator[Path]:
+    """Give a temporary path to write to. It replaces ``path`` when the block ends well, and is deleted otherwise.
+
+    All output of itta goes through here. A device, a link, a directory, or a file of another ``kind`` (an image, say)
+    is not replaced. The new file has the permissions of the user's umask.
+    """
+    refuse_to_replace(path, kind)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with naming_full_disk(path):
+            temporary.unlink(missing_ok=True)  # of a killed process with our number
+            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            mode = os.fstat(file).st_mode & 0o777
+            os.close(file)
+            yield temporary
+            with open(temporary, "rb+") as written:
+                os.fsync(written.fileno())
+            os.chmod(temporary, mode)  # safetensors makes files that only their owner can read
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def refuse_to_replace(path: Path, kind: Kind) -> None:
+    """Refuse a path at which no file can be written, or at which lies a file of a kind that itta does not write."""
+    refuse_place(path)
+    if not path.is_file():
+        return
+    with open(path, "rb") as file:
+        head = file.read(HEAD)
+    if head and not looks_like(kind, head):
+        raise InputError(
+            f"{path} exists and is not {KIND_NAMES[kind]}, so it is not replaced: choose another name, or delete it."
+        )
+
+
+def refuse_place(path: Path) -> None:
+    """Refuse a path that is not a regular file in a directory, or a new one."""
     if not path.parent.is_dir():
         raise InputError(f"there is no directory {path.parent} to write {path.name} into: make it, or choose another.")
     if path.is_dir():
         raise InputError(f"{path} is a directory: name a file.")
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    if path.is_symlink():
+        raise InputError(f"{path} is a symbolic link, which is not replaced: name the file itself, or delete the link.")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is a device or a pipe, not a file: name a file.")
+
+
+def looks_like(kind: Kind, head: bytes) -> bool:
+    """Tell from its first bytes whether a file is of a kind that itta writes.
+
+    >>> looks_like("text", b"file,label"), looks_like("text", b"RIFF\0WEBP"), looks_like("tensors", b"file,label")
+    (True, False, False)
+    """
+    if kind == "text":
+        return b"\0" not in head and is_utf8(head) and not head.startswith(TEXT_IMAGES)
+    if kind == "figure":
+        return b"matplotlib" in head.lower() or head.startswith(b"%PDF")
+    if kind == "tensors":
+        return head[8:9] == b"{"
+    if kind == "zip":
+        return head.startswith(b"PK")
+    return head[:1] == b"\x08"  # onnx: its first field is the version of the format
+
+
+def is_utf8(head: bytes) -> bool:
+    """Tell whether bytes are UTF-8, the last character of which may be cut off."""
     try:
-        yield temporary
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.start > len(head) - 4 and len(head) == HEAD
+    return True
+
+
+@contextmanager
+def naming_full_disk(path: Path) -> Iterator[None]:
+    """Turn the error of a full disk, whichever library raises it, into one line that names the file."""
+    try:
+        yield
+    except Exception as error:
+        if not is_full_disk(error):
+            raise
+        raise InputError(
+            f"{path} cannot be written: the disk is full, or a limit on file size is reached. Free some space, or "
+            "choose another place, and run the same command again."
+        ) from error
+
+
+def is_full_disk(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno in FULL:
+        return True
+    return any(f"os error {number}" in str(error) for number in FULL)  # safetensors, which is written in Rust
 
 
 def append_text(path: Path, text: str) -> None:
@@ -53,13 +145,18 @@ def append_text(path: Path, text: str) -> None:
     The lines are one write under a lock. A last line that a crash cut off is deleted first.
     """
     data = text.encode()
-    with lock_for_writing(path):
-        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+    refuse_place(path)
+    with lock_for_writing(path), naming_full_disk(path):
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+        file = os.open(path, flags, 0o666)
         try:
             size = delete_torn_line(file)
-            if os.write(file, data) < len(data):
+            try:
+                if os.write(file, data) < len(data):
+                    raise OSError(errno.ENOSPC, "no room to append", str(path))
+            except OSError:
                 os.ftruncate(file, size)
-                raise OSError(errno.ENOSPC, "no room to append", str(path))
+                raise
             os.fsync(file)
         finally:
             os.close(file)
@@ -121,7 +218,7 @@ def refuse_without_locks(path: Path) -> None:
         import fcntl
     except ImportError:  # Windows: every file system has locks
         return
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:

@@ -16,6 +16,8 @@ from itta.seeds import derive_seed
 
 Regime = Literal["large", "small", "domainnet"]  # 224-pixel sets, 28-pixel sets, DomainNet
 T = TypeVar("T")
+MOST: dict[type, float] = {float: 1e38, int: 1e9}  # of a number
+MOST_LAYERS = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,23 +102,55 @@ def parse(name: str, value: Any, hint: Any) -> Any:
     (3, ('layer3', 'layer4'), True)
     """
     if get_origin(hint) is Literal:
-        if value not in get_args(hint):
+        if not isinstance(value, str) or value not in get_args(hint):
             raise unknown(f"value for {name}:", str(value), [str(v) for v in get_args(hint)])
         return value
-    if get_origin(hint) is tuple and isinstance(value, str):
+    if get_origin(hint) is tuple:
+        return parse_names(name, value)
+    if hint is bool:
+        return parse_bool(name, value)
+    if hint in (int, float):
+        return parse_number(name, value, hint)
+    if not isinstance(value, hint):
+        raise InputError(f"{name} must be of type {hint.__name__}, got {value!r}.")
+    return value
+
+
+def parse_names(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
         return tuple(v for v in value.split(",") if v)
-    if hint is bool and isinstance(value, str):
-        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        if value.lower() not in words:
-            raise InputError(f"{name} must be true or false, got {value!r}.")
-        return words[value.lower()]
+    if not isinstance(value, (tuple, list)) or not all(isinstance(v, str) for v in value):
+        raise InputError(f"{name} must be names, got {value!r:.80}.")
+    return tuple(value)
+
+
+def parse_bool(name: str, value: Any) -> bool:
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, str) or value.lower() not in words:
+        raise InputError(f"{name} must be true or false, got {value!r:.80}.")
+    return words[value.lower()]
+
+
+def parse_number(name: str, value: Any, hint: type[int] | type[float]) -> float:
+    """Read a number of a hyper-parameter: finite, and not below 0, which none of ours can be.
+
+    >>> parse_number("lr", "1e-4", float), parse_number("steps", "3", int)
+    (0.0001, 3)
+    """
     try:
-        read = (get_origin(hint) or hint)(value)
+        if isinstance(value, bool) or not isinstance(value, (str, int, float, np.number)):
+            raise ValueError("not a number")
+        read = hint(value)
         if hint is int and read != float(value):
             raise ValueError("the value has a fraction")
-        return read
-    except (TypeError, ValueError):
-        raise InputError(f"{name} must be of type {hint.__name__}, got {value!r}.") from None
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{name} must be of type {hint.__name__}, got {value!r:.80}.") from None
+    most = MOST_LAYERS if name.endswith("depth") else MOST[hint]
+    if not 0 <= read <= most:
+        raise InputError(f"{name} must be a number from 0 to {most:g}, got {value!r:.80}.")
+    return read
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from itta.errors import InputError
 from itta.hparams import Regime
+from itta.schema import MAX_IMAGE_SIZE, MAX_INTEGER
 
 SMALL_IMAGES = 32  # pixels: up to here the hyper-parameters are those of DomainBed's 28-pixel sets
 At = Literal["best", "last", "both"]
@@ -41,6 +42,8 @@ class TrainSettings:
     def check(self) -> None:
         """Refuse values that no training can have."""
         check_at_least(1, image_size=self.image_size, steps=self.steps)
+        check_at_most(MAX_IMAGE_SIZE, image_size=self.image_size)
+        check_at_most(MAX_INTEGER, steps=self.steps)
 
     def shared(self) -> dict[str, Any]:
         """Return the fields of this class by name, without those that a subclass adds."""
@@ -106,6 +109,13 @@ def check_at_least(least: int, **values: int) -> None:
     for name, value in values.items():
         if not value >= least:
             raise InputError(f"--{name.replace('_', '-')} must be at least {least}, got {value}.")
+
+
+def check_at_most(most: int, **values: int) -> None:
+    """Refuse settings above a largest value."""
+    for name, value in values.items():
+        if value > most:
+            raise InputError(f"--{name.replace('_', '-')} must be at most {most}, got {value}.")
 
 
 def regime_of(data: str, image_size: int) -> Regime:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from itta.schema import Names, Seed, conform
 from itta.seeds import derive_seed
 from itta.settings import TrainSettings, regime_of
 
@@ -18,10 +19,10 @@ LATER: dict[str, Any] = {"regime": "large", "run_seed": None, "fingerprint": "",
 class Trial(TrainSettings):
     dataset: str  # a name, or the path of a folder or a manifest
     algorithm: str
-    train_domains: tuple[str, ...]
-    test_domains: tuple[str, ...] = ()
-    hparams_seed: int = 0
-    trial_seed: int = 0
+    train_domains: Names
+    test_domains: Names = ()
+    hparams_seed: Seed = 0
+    trial_seed: Seed = 0
     regime: Literal["auto", "large", "small", "domainnet"] = field(default="large", kw_only=True)  # auto is resolved
     overrides: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     run_seed: int | None = field(default=None, kw_only=True)  # DomainBed's, in a sweep
@@ -70,9 +71,12 @@ class Trial(TrainSettings):
         return without_defaults(asdict(self) | domains)
 
     @staticmethod
-    def from_json(values: Mapping[str, Any]) -> "Trial":
-        domains = {k: tuple(values[k]) for k in ("train_domains", "test_domains")}
-        return Trial(**{"regime": "large", **values, **domains})  # before there were regimes, all trials were "large"
+    def from_json(values: Any) -> "Trial":
+        """Read a trial from JSON; a wrong type or value is an `InputError`.
+
+        Before there were regimes, all trials were "large".
+        """
+        return conform(Trial, {"regime": "large", **values} if isinstance(values, dict) else values)
 
 
 def without_defaults(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Backbones with named blocks, z^i = f_θ^i(z^{i-1}), and a callback after each block."""
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import ClassVar
@@ -107,8 +108,13 @@ class Backbone(nn.Module):
             return z
 
         like = next(self.parameters())
-        with torch.no_grad(), evaluating(self):
-            self(torch.zeros(1, self.in_channels, image_size, image_size, dtype=like.dtype, device=like.device), note)
+        shape = 1, self.in_channels, image_size, image_size
+        with torch.no_grad():
+            try:  # without memory, however large the images are
+                copy.deepcopy(self).to("meta").eval()(torch.zeros(shape, dtype=like.dtype, device="meta"), note)
+            except (RuntimeError, NotImplementedError):  # a user's own network may look at values
+                with evaluating(self):
+                    self(torch.zeros(shape, dtype=like.dtype, device=like.device), note)
         return shapes
 
     def freeze_bn(self) -> "Backbone":

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from itta.errors import InputError
 from itta.nn.backbone import Backbone, evaluating
 from itta.nn.style_mixing import MixDraw, draw_beta, style
 
@@ -50,7 +51,20 @@ class StyleBank:
         def of(kind: str) -> dict[str, Tensor]:
             return {k.removeprefix(f"{kind}."): v for k, v in tensors.items() if k.startswith(f"{kind}.")}
 
-        return StyleBank(of("mean"), of("std"), tensors["domain"], tuple(domains))
+        bank = StyleBank(of("mean"), of("std"), tensors["domain"], tuple(domains))
+        bank.check()
+        return bank
+
+    def check(self) -> None:
+        """Refuse a bank whose tensors do not belong together."""
+        shapes = [t.shape for t in (*self.mean.values(), *self.std.values())]
+        whole = self.domain.ndim == 1 and not self.domain.is_floating_point() and len(self) > 0
+        if not whole or not shapes or self.mean.keys() != self.std.keys():
+            raise InputError("the style bank of the model is incomplete")
+        if any(len(shape) != 2 or shape[0] != len(self) for shape in shapes):
+            raise InputError(f"the style bank of the model has {len(self)} rows, and its tensors have another number")
+        if not 0 <= int(self.domain.min()) <= int(self.domain.max()) < len(self.domains):
+            raise InputError("the style bank of the model names domains that it does not have")
 
 
 @torch.no_grad()

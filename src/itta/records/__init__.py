@@ -9,6 +9,7 @@ from typing import Any
 
 from itta.errors import InputError
 from itta.files import append_text, lock_for_writing, replace_lines, replace_text
+from itta.schema import MAX_BYTES, Count, Name, Share, check_depth, check_schema, conform, parse_json
 from itta.trial import Trial
 
 __all__ = [
@@ -28,13 +29,13 @@ class Record:
     """One evaluation of a model, as trained or adapted."""
 
     trial: Trial
-    step: int
-    adapter: str  # "source": the model as trained
-    accuracy: Mapping[str, Mapping[str, float]]  # domain -> split ("in", "out", "all") -> share of correct answers
+    step: Count
+    adapter: Name  # "source": the model as trained
+    accuracy: Mapping[str, Mapping[str, Share]]  # domain -> split ("in", "out", "all") -> share of correct answers
     hparams: Mapping[str, Any] = field(default_factory=dict)
     adapter_hparams: Mapping[str, Any] = field(default_factory=dict)
     logs: Mapping[str, float] = field(default_factory=dict)
-    calibration: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # like accuracy: calibration error
+    calibration: Mapping[str, Mapping[str, Share]] = field(default_factory=dict)  # like accuracy: calibration error
     needs: Mapping[str, Any] = field(default_factory=dict)  # the adapter's needs, and the part that it changes
     stream: Mapping[str, Any] = field(default_factory=dict)  # the order in which the images arrived
 
@@ -44,10 +45,11 @@ class Record:
     @staticmethod
     def from_json(values: Mapping[str, Any], trial: Trial | None = None) -> "Record":
         """Read the object of a line; ``trial`` is its trial if the caller has read that already."""
-        if values.get("schema", 1) > SCHEMA:
-            raise InputError(f"schema {values['schema']}, and this version reads up to {SCHEMA}: update itta.")
+        check_schema(values, SCHEMA)
+        if "trial" not in values:
+            raise InputError("it names no trial")
         rest = {k: v for k, v in values.items() if k not in ("schema", "trial")}
-        return Record(trial=trial or Trial.from_json(values["trial"]), **rest)
+        return conform(Record, rest, trial=trial or Trial.from_json(values["trial"]))
 
 
 def append(path: Path, record: Record) -> None:
@@ -72,11 +74,10 @@ def read(path: Path, damaged: list[int] | None = None) -> Iterator[Record]:
             skipped.append(number)
             continue
         try:
-            record = Record.from_json(values, last[1] if last[0] == values["trial"] else None)
+            record = Record.from_json(values, last[1] if last[0] == values.get("trial") else None)
         except InputError as error:
-            raise InputError(f"{path}, line {number}: {error}") from None
-        except (TypeError, KeyError) as error:
-            raise InputError(f"{path}, line {number} is not a record of this program ({error!r}).") from error
+            cure = "" if "update itta" in str(error) else ": it is not a record of this program. Delete the line."
+            raise InputError(f"{path}, line {number}: {error}{cure}") from None
         last = values["trial"], record.trial
         yield record
     if skipped and damaged is None:
@@ -90,18 +91,35 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
     with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
+        number = 0
+        while line := file.readline(MAX_BYTES):
+            number += 1
             if line.endswith(b"\n"):
                 yield number, parse_line(line)
+            elif len(line) == MAX_BYTES:
+                raise InputError(f"{path}, line {number} is longer than {MAX_BYTES / 2**20:g} MB: it is not a record.")
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
     """Return the object in a line, or None if the line is damaged."""
     try:
-        values = json.loads(line)
-    except ValueError:
-        return None
+        values = parse_json(line)
+    except InputError:
+        if not any(word in line for word in (b"NaN", b"Infinity")):
+            return None
+        values = with_non_finite(line)
     return values if isinstance(values, dict) else None
+
+
+def with_non_finite(line: bytes) -> Any:
+    """Parse a line with NaN or Infinity, which logs of other programs have and JSON has not."""
+    try:
+        values = json.loads(line)
+        json.dumps(values, ensure_ascii=False).encode()  # a lone surrogate cannot be written
+        check_depth(values, line)
+    except (ValueError, RecursionError):
+        return None
+    return values
 
 
 def merge(records: Iterable[Record]) -> list[Record]:
@@ -137,7 +155,18 @@ def keep_until(path: Path, step: int) -> None:
     if not path.exists():
         return
     with lock_for_writing(path):
-        replace_lines(path, [json.dumps(v) + "\n" for v in read_lines(path) if v["step"] <= step])
+        replace_lines(path, [json.dumps(v) + "\n" for v in read_lines(path) if step_of(path, v) <= step])
+
+
+def step_of(path: Path, values: Mapping[str, Any]) -> int:
+    """Return the step of a line of a run."""
+    step = values.get("step")
+    if not isinstance(step, int) or isinstance(step, bool):
+        raise InputError(
+            f"{path} has a line without a step, so the run cannot resume: delete the line that begins "
+            f"{json.dumps(values)[:60]}, or choose another --out."
+        )
+    return step
 
 
 def write_all(path: Path, records: Iterable[Record]) -> None:

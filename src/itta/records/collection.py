@@ -1,6 +1,5 @@
 """A collection of records, read from files and folders."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any
 from itta.errors import InputError
 from itta.records import RECORDS_FILE, Record, merge, read
 from itta.records.values import as_written
+from itta.schema import read_json
 from itta.trial import Trial
 
 TRIAL_FILE = "trial.json"  # in a run's folder
@@ -58,8 +58,8 @@ def files_of_runs(root: Path, name: str) -> list[Path]:
 def trial_of_folder(folder: Path) -> Trial | None:
     """The trial of a run's folder; None if the folder is not a run's."""
     try:
-        return Trial.from_json(json.loads((folder / TRIAL_FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, KeyError):
+        return Trial.from_json(read_json(folder / TRIAL_FILE))
+    except (OSError, InputError):
         return None
 
 

@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from itta.errors import InputError
 from itta.files import replace_text
+from itta.schema import Count, Finite, Names, Seconds, check_schema, conform, damaged, read_json
 
 STORY_FILE = "story.json"
 SCHEMA = 1
+MAX_STORY = 256 * 2**20  # bytes: a story holds the answers for every image
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,10 @@ class Picture:
 class Event:
     """An intervention of the guard."""
 
-    image: int  # images seen before the batch
+    image: Count  # images seen before the batch
     watch: str
-    value: float | None  # None: not finite
-    limit: float
+    value: Finite | None  # None: not finite
+    limit: Finite
     action: str
 
 
@@ -46,8 +47,8 @@ class Stream:
     target: str
     adapter: str
     title: str  # the model and its seed: distinguishes the streams of a page
-    classes: tuple[str, ...]
-    batch_size: int
+    classes: Names
+    batch_size: Count
     before: tuple[int, ...]
     after: tuple[int, ...]
     labels: tuple[int, ...] | None = None
@@ -56,7 +57,7 @@ class Stream:
     pictures: tuple[Picture, ...] = ()  # some of the images with a changed answer
     cam: str = ""  # data URI of a grid of heat maps; empty if there is none
     cam_text: str = ""  # describes the grid in words
-    seconds: Mapping[str, float] = field(default_factory=dict)  # per image, "before" and "after"
+    seconds: Mapping[str, Seconds] = field(default_factory=dict)  # per image, "before" and "after"
 
 
 @dataclass(frozen=True)
@@ -72,17 +73,8 @@ class Story:
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Story":
-        if values.get("schema", 1) > SCHEMA:
-            raise InputError(f"schema {values['schema']}, and this version reads up to {SCHEMA}: update itta.")
-        rest = {k: v for k, v in values.items() if k not in ("schema", "streams")}
-        return Story(**rest, streams=tuple(stream_from_json(s) for s in values["streams"]))
-
-
-def stream_from_json(values: Mapping[str, Any]) -> Stream:
-    lists = {k: tuple(v) for k, v in values.items() if isinstance(v, list)}
-    lists["events"] = tuple(Event(**e) for e in values["events"])
-    lists["pictures"] = tuple(Picture(**p) for p in values["pictures"])
-    return Stream(**{**values, **lists})
+        check_schema(values, SCHEMA)
+        return conform(Story, {k: v for k, v in values.items() if k != "schema"})
 
 
 def write_story(folder: Path, story: Story) -> Path:
@@ -92,9 +84,5 @@ def write_story(folder: Path, story: Story) -> Path:
 
 
 def read_story(path: Path) -> Story:
-    try:
-        return Story.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{path} is damaged or not ours ({error!r}): delete it, or run again.") from error
+    with damaged(path, "delete it, or run again"):
+        return Story.from_json(read_json(path, MAX_STORY))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from itta.errors import InputError
 from itta.files import Busy, hold_lock, replace_text
+from itta.schema import damaged, read_json
 from itta.trial import Trial
 
 LOCK = ".lock"
@@ -69,7 +70,5 @@ def unfinished(file: Path) -> bool:
 
 def read_trial(path: Path) -> Trial:
     """Read the trial of a directory."""
-    try:
-        return Trial.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path} is damaged or not ours ({error!r}): choose another --out, or delete it.") from error
+    with damaged(path, "choose another --out, or delete it"):
+        return Trial.from_json(read_json(path))

@@ -6,7 +6,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from itta.errors import InputError
 from itta.files import replace_text
+from itta.schema import Count, Seconds, conform, read_json
 
 FILE = "state.json"
 Word = Literal["done", "running", "failed", "waiting", "silent"]
@@ -17,16 +19,16 @@ class State:
     """How far a trial is, and which process works on it."""
 
     word: Word
-    step: int = 0
+    step: Count = 0
     doing: str = ""
     reason: str = ""  # why it failed
-    attempts: int = 1  # how often it was started
-    train_seconds: float = 0.0
+    attempts: Count = 1  # how often it was started
+    train_seconds: Seconds = 0.0
     adapted: Mapping[str, float | str] = field(default_factory=dict)  # evaluation -> seconds, or why it cannot be run
     host: str = ""
-    pid: int = 0
-    started: float = 0.0  # when the process started: tells it from a later one with the same id
-    time: float = 0.0
+    pid: Count = 0
+    started: Seconds = 0.0  # when the process started: tells it from a later one with the same id
+    time: Seconds = 0.0
 
 
 def write_state(out: Path, state: State) -> None:
@@ -37,6 +39,6 @@ def write_state(out: Path, state: State) -> None:
 def read_state(out: Path) -> State | None:
     """Read the state in a trial's directory; a missing or damaged one counts as none."""
     try:
-        return State(**json.loads((out / FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return conform(State, read_json(out / FILE))
+    except (OSError, InputError):
         return None

@@ -1,12 +1,12 @@
 """The adapter that `itta tune` chose for a model, stored beside it as adapter.json."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from itta.errors import InputError
 from itta.files import replace_text
+from itta.schema import Finite, Name, Share, conform, damaged, read_json
 
 FILE = "adapter.json"
 
@@ -15,7 +15,7 @@ FILE = "adapter.json"
 class Candidate:
     """An adapter with settings."""
 
-    adapter: str
+    adapter: Name
     settings: dict[str, Any]
 
     def __str__(self) -> str:
@@ -27,8 +27,8 @@ class Choice:
     """The chosen candidate, and the measurements that led to it."""
 
     chosen: Candidate
-    gains: dict[str, dict[str, float]]  # candidate -> stand-in domain -> accuracy gained, mean over seeds
-    plain: dict[str, float]  # stand-in domain -> accuracy without adaptation
+    gains: dict[str, dict[str, Finite]] = field(default_factory=dict)  # candidate -> domain -> accuracy gained
+    plain: dict[str, Share] = field(default_factory=dict)  # stand-in domain -> accuracy without adaptation
 
 
 def write_choice(model: Path, choice: Choice) -> None:
@@ -41,10 +41,8 @@ def read_choice(model: Path) -> Candidate | None:
     path = model / FILE
     if not path.is_file():
         return None
-    try:
-        return Candidate(**json.loads(path.read_text(encoding="utf-8"))["chosen"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is damaged ({error!r}): delete it, or run itta tune again.") from error
+    with damaged(path, "delete it, or run itta tune again"):
+        return conform(Choice, read_json(path)).chosen
 
 
 def as_typed(value: Any) -> str:

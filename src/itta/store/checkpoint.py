@@ -2,21 +2,27 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
 
 from itta.algorithms import Algorithm
-from itta.errors import InputError
+from itta.errors import InputError, last_line
 from itta.nn.optimizer import load_optimizer_tensors, optimizer_tensors, with_prefix, without_prefix
+from itta.schema import Count, Finite, conform, damaged
 from itta.store.tensors import load_tensors, save_tensors
+
+Several = Annotated[int, Meta(ge=1)]
 
 
 @dataclass
 class TrainingProgress:
     """How far a training has come: the state of a run beside its tensors."""
 
-    step: int = 0  # steps done
-    log_sums: dict[str, float] = field(default_factory=dict)
-    log_counts: dict[str, int] = field(default_factory=dict)  # a method may log some values in some steps only
-    best: float = -1.0  # best source validation accuracy so far
+    step: Count = 0  # steps done
+    log_sums: dict[str, Finite] = field(default_factory=dict)
+    log_counts: dict[str, Several] = field(default_factory=dict)  # a method may log some values in some steps only
+    best: Finite = -1.0  # best source validation accuracy so far
 
     def add(self, logs: dict[str, float]) -> None:
         """Count a step and its logs."""
@@ -45,10 +51,14 @@ def load_checkpoint(path: Path, algorithm: Algorithm, key: str) -> TrainingProgr
     tensors, metadata = load_tensors(path)
     if metadata.get("key") != key:
         raise InputError(f"{path} belongs to another trial: choose another --out, or delete that directory.")
-    algorithm.load_state_dict(without_prefix("model.", tensors))
-    for name, optimizer in algorithm.optimizers.items():
-        load_optimizer_tensors(optimizer, without_prefix(f"optimizer.{name}.", tensors))
-    try:
-        return TrainingProgress(**metadata["progress"])
-    except TypeError as error:
-        raise InputError(f"{path} is of another version of itta ({error}): delete that directory.") from error
+    with damaged(path, "it may be of another version of itta; delete that directory"):
+        progress = conform(TrainingProgress, metadata.get("progress"))
+        if progress.log_sums.keys() != progress.log_counts.keys():
+            raise InputError("its sums and counts of logs differ")
+        try:
+            algorithm.load_state_dict(without_prefix("model.", tensors))
+            for name, optimizer in algorithm.optimizers.items():
+                load_optimizer_tensors(optimizer, without_prefix(f"optimizer.{name}.", tensors))
+        except (RuntimeError, KeyError, ValueError, TypeError) as error:
+            raise InputError(last_line(error)) from error
+    return progress

@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 from itta.errors import InputError, unknown
 from itta.files import replace_text
 from itta.records.domainbed import run_seed
-from itta.settings import Adaptation, TrainSettings
+from itta.schema import Names, conform, damaged, read_json
+from itta.settings import Adaptation, TrainSettings, check_at_least
 from itta.trial import Trial
 
 FILE = "sweep.json"
+MAX_TRIALS = 1_000_000  # for each target
 
 
 class Cut(NamedTuple):
@@ -30,9 +32,9 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Sweep(TrainSettings):
-    datasets: Mapping[str, tuple[str, ...]]  # name or path -> its domains, in their order
-    algorithms: tuple[str, ...]
-    targets: tuple[str, ...] = ()  # none: every domain
+    datasets: Mapping[str, Names]  # name or path -> its domains, in their order
+    algorithms: Names
+    targets: Names = ()  # none: every domain
     single_source: bool = False  # train on each single domain, instead of on all but one
     pairs: bool = False  # also leave out two domains at a time, for leave-one-domain-out selection
     hparams_seeds: int = 20
@@ -44,6 +46,12 @@ class Sweep(TrainSettings):
 
     def __post_init__(self) -> None:
         self.check()
+        check_at_least(1, hparams_seeds=self.hparams_seeds, trial_seeds=self.trial_seeds, eval_every=self.eval_every)
+        n = self.hparams_seeds * self.trial_seeds * len(self.algorithms)
+        if n > MAX_TRIALS:
+            raise InputError(
+                f"{n:,} trials for each target are more than {MAX_TRIALS:,}: lower --hparams-seeds or --trial-seeds."
+            )
         every = dict.fromkeys(d for domains in self.datasets.values() for d in domains)
         for target in self.targets:
             if target not in every:
@@ -95,11 +103,7 @@ class Sweep(TrainSettings):
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Sweep":
-        lists = {k: tuple(values[k]) for k in ("algorithms", "targets")}
-        datasets = {name: tuple(domains) for name, domains in values["datasets"].items()}
-        asked = values["adaptation"]
-        adaptation = Adaptation(**{**asked, "adapters": tuple(asked["adapters"])})
-        return Sweep(**{**values, **lists, "datasets": datasets, "adaptation": adaptation})
+        return conform(Sweep, values)
 
 
 def write_sweep(out: Path, sweep: Sweep) -> None:
@@ -113,7 +117,5 @@ def read_sweep(out: Path) -> Sweep:
     path = out / FILE
     if not path.is_file():
         raise InputError(f"{out} holds no sweep (no {FILE}): give the --out of an itta sweep.")
-    try:
-        return Sweep.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{path} is damaged or not ours ({error!r}): run the same itta sweep again.") from error
+    with damaged(path, "run the same itta sweep again"):
+        return Sweep.from_json(read_json(path))
