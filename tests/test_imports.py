@@ -14,10 +14,11 @@ ROOT = Path(itta.__file__).parent
 
 # Each room and the rooms that it may import. A room is a folder of the package, or a module beside the folders.
 ALLOWED: dict[str, set[str]] = {"errors": set(), "seeds": set(), "progress": set()}
-ALLOWED["files"] = ALLOWED["registry"] = ALLOWED["schema"] = {"errors"}
+ALLOWED["text"] = set()
+ALLOWED["files"] = ALLOWED["registry"] = ALLOWED["schema"] = {"errors", "text"}
 ALLOWED["hparams"] = {"errors", "seeds"}
-ALLOWED["settings"] = {"errors", "hparams"}
-ALLOWED["trial"] = {"errors", "seeds", "hparams", "settings"}
+ALLOWED["settings"] = {"errors", "hparams", "schema"}
+ALLOWED["trial"] = {"errors", "seeds", "hparams", "schema", "settings"}
 FOUNDATION = set(ALLOWED)  # modules without torch, for everybody
 ALLOWED["records"] = FOUNDATION
 ALLOWED["metrics"] = FOUNDATION | {"records"}

@@ -134,7 +134,7 @@ def parse_bool(name: str, value: Any) -> bool:
 
 
 def parse_number(name: str, value: Any, hint: type[int] | type[float]) -> float:
-    """Read a number of a hyper-parameter: finite, and not below 0, which none of ours can be.
+    """Read a number of a hyper-parameter: finite, and not below 0 if it may have a fraction.
 
     >>> parse_number("lr", "1e-4", float), parse_number("steps", "3", int)
     (0.0001, 3)
@@ -148,8 +148,9 @@ def parse_number(name: str, value: Any, hint: type[int] | type[float]) -> float:
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} must be of type {hint.__name__}, got {value!r:.80}.") from None
     most = MOST_LAYERS if name.endswith("depth") else MOST[hint]
-    if not 0 <= read <= most:
-        raise InputError(f"{name} must be a number from 0 to {most:g}, got {value!r:.80}.")
+    least = -most if hint is int else 0  # -1 stands for all, where a method counts
+    if not least <= read <= most:
+        raise InputError(f"{name} must be a number from {least:g} to {most:g}, got {value!r:.80}.")
     return read
 
 

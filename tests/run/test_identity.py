@@ -43,13 +43,13 @@ def test_digits_are_dealt_by_the_seed_of_the_trial_everywhere(tmp_path: Path, mo
         "RotatedMNIST", "erm", ("0", "15", "30", "45", "60"), ("75",), trial_seed=1, steps=1, backbone="small_cnn",
         weights="none", image_size=16, overrides={"batch_size": 4},
     )  # fmt: skip
-    seen, real = [], module.train
+    seen, real = [], module.train_in
 
-    def train(trial, out, dataset, **more):
+    def train(trial, out, dataset, *more):
         seen.append({domain: set(images.names) for domain, images in dataset.domains.items()})
-        return real(trial, out, dataset, **more)
+        return real(trial, out, dataset, *more)
 
-    monkeypatch.setattr(module, "train", train)
+    monkeypatch.setattr(module, "train_in", train)
     perform(Job(trial, tmp_path / "run", access=access))
     (trained,) = seen
     target = open_target("RotatedMNIST", read_description(tmp_path / "run").expected, access=access)

@@ -64,14 +64,14 @@ def test_one_training_from_a_single_source_fills_the_cells_of_all_its_targets(ma
 def test_both_checkpoints_on_demand(make_job, tmp_path, monkeypatch):
     job = make_job(tmp_path / "run", ("t3a",), eval_every=1)
     job = replace(job, adaptation=replace(job.adaptation, at="both"))
-    real, values = module.train.__globals__["record_of"], iter((0.1, 0.9, 0.2, 0.3))
+    real, values = module.train_in.__globals__["record_of"], iter((0.1, 0.9, 0.2, 0.3))
 
     def record_of(training, *about):
         record, value = real(training, *about), next(values)
         domains = training.trial.train_domains
         return replace(record, accuracy=record.accuracy | {d: {"out": value} for d in domains})
 
-    monkeypatch.setitem(module.train.__globals__, "record_of", record_of)
+    monkeypatch.setitem(module.train_in.__globals__, "record_of", record_of)
     perform(job)
     assert [r.step for r in records.read(job.out / "records.jsonl") if r.adapter == "t3a"] == [2, 4]
 
@@ -102,7 +102,7 @@ def test_adapters_go_on_where_they_stopped(make_job, tmp_path, monkeypatch):
     state = read_state(job.out)
     assert state
     assert state.word == "running"
-    monkeypatch.setattr(module, "train", lambda *args, **kwargs: pytest.fail("trained again"))
+    monkeypatch.setattr(module, "train_in", lambda *args, **kwargs: pytest.fail("trained again"))
     assert attempt(job) == Ending("done")
     assert asked == ["t3a", "guarded itta+", "guarded itta+"]
     state = read_state(job.out)
@@ -119,7 +119,7 @@ def test_another_adapter_is_added_without_training(make_job, tmp_path, monkeypat
     job = make_job(tmp_path / "run", ("t3a",))
     perform(job)
     before = files(job.out)
-    monkeypatch.setattr(module, "train", lambda *args, **kwargs: pytest.fail("trained again"))
+    monkeypatch.setattr(module, "train_in", lambda *args, **kwargs: pytest.fail("trained again"))
     perform(replace(job, adaptation=replace(job.adaptation, adapters=("t3a", "lame"))))
     after = files(job.out)
     assert after["records.jsonl"].startswith(before.pop("records.jsonl"))

@@ -78,7 +78,7 @@ HARMS: dict[str, tuple[Harm, str]] = {
     "no safetensors": (write("model.safetensors", "x" * 100), "model.safetensors"),
     "swapped": (tensors(swap), "copy both files from the same run"),
     "missing": (tensors(lambda t: dict(list(t.items())[1:])), "copy both files"),
-    "no bank": (tensors(lambda t: {k: v for k, v in t.items() if k.startswith("model.")}), "copy both files"),
+    "no bank": (tensors(lambda t: {k: v for k, v in t.items() if k.startswith("model.")}), "is not the file"),
 }
 
 
