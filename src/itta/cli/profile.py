@@ -10,14 +10,19 @@ from itta.cli.screen import print_json, progress_bars, show, use_threads
 from itta.errors import InputError
 
 
+BATCHES = {False: (1, 4), True: (1, 8, 32)}  # by --thorough
+REPEATS = {False: 3, True: 10}
+
+
 def profile(
     model: Annotated[Positional[Path | None], arg(metavar="[MODEL]")] = None,
     backbone: str | None = None,
     image_size: int | None = None,
     classes: int | None = None,
-    batch: tuple[int, ...] = (1, 8, 32),
+    batch: tuple[int, ...] = (),
     adapter: tuple[str, ...] = (),
-    repeats: int = 10,
+    repeats: int = 0,
+    thorough: bool = False,
     beside_paper: bool = False,
     threads: int = 0,
     json: bool = False,
@@ -32,11 +37,12 @@ def profile(
         backbone: Network (itta list backbones). Default: resnet18.
         image_size: Pixels on each side of an image. Default: 224.
         classes: Number of classes. Default: 7.
-        batch: Batch sizes to measure.
+        batch: Batch sizes to measure. Default: 1 and 4; with --thorough: 1, 8 and 32.
         adapter: Test-time methods (itta list adapters). Default: ITTA after all blocks, after the last, per channel.
-        repeats: Number of timed calls, after one to warm up. Leave the machine idle otherwise.
+        repeats: Number of timed calls, after one to warm up. Default: 3; with --thorough: 10.
+        thorough: Measure larger batches, and each more often; takes some ten times as long.
         beside_paper: Also show the paper's numbers; they hold for ResNet-18, 224 pixels, 7 classes.
-        threads: CPU threads; 0 lets torch decide.
+        threads: CPU threads; 0 leaves the number to torch.
         json: Print the result as JSON.
     """
     from itta.explain.profile import Network, profile_model
@@ -54,7 +60,7 @@ def profile(
     use_threads(threads)
     measured = load(model) if model is not None else Network(**given)  # type: ignore[arg-type]
     with progress_bars() as report:
-        usages = profile_model(measured, adapter, batch, repeats, report)
+        usages = profile_model(measured, adapter, batch or BATCHES[thorough], repeats or REPEATS[thorough], report)
     if json:
         print_json(profile_json(usages) | ({"paper": [asdict(r) for r in paper]} if paper else {}))
         return
