@@ -96,7 +96,7 @@ class ROID(GradientAdapter):
             p.copy_(torch.lerp(self.start[name], p, self.hp.keep))
 
     def freeze(self) -> nn.Module:
-        raise not_fixed(self.name, "its batch normalisation reads the statistics of each batch")
+        raise not_fixed(self.name, "its batch normalisation uses the statistics of each batch")
 
 
 def to_unit_range(values: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ def smoothed_prior(logits: Tensor) -> Tensor:
     """The batch's mean prediction, the nearer to equal classes the smaller the batch, [C].
 
     >>> smoothed_prior(torch.tensor([[0.9, 0.1], [0.7, 0.3]]).log())
-    tensor([0.6364, 0.3636])
+    tensor([0.6333, 0.3667])
     """
     (images, classes), mean = logits.shape, logits.softmax(1).mean(0)
     smoothing = max(1 / images, 1 / classes) / mean.max()

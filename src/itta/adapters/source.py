@@ -1,4 +1,4 @@
-"""Source: the trained model as it is. No adaptation, the line every method is compared with."""
+"""Source: the trained model as it is. It is the baseline of all test-time methods."""
 
 import torch
 from torch import Tensor, nn

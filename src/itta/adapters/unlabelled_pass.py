@@ -1,4 +1,4 @@
-"""One pass over images without labels: an adapter learns from every image and gives no answers."""
+"""One pass over images without labels: an adapter learns from every image and predicts none."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from itta.progress import ReportProgress, silent
 
 
 def observe_all(adapter: Adapter, batches: Iterable[Tensor], total: int = 0, report: ReportProgress = silent) -> None:
-    """Let an adapter learn from all batches of images, once; ``total`` is the number of images, for the report."""
+    """Let an adapter learn once from all batches. ``total`` is the number of images, for the progress report."""
     done = 0
     for x in batches:
         adapter.observe(x)

@@ -56,7 +56,7 @@ def unpack(archive: Path, folder: Path, limits: Limits = LIMITS, report: ReportP
                 raise _Refused(f"is one of more than {limits.files:,} files")
             target = folder / safe_path(name)
             if content is None:
-                raise _Refused("is a link or a device, or lies behind a link")
+                raise _Refused("is a link or a device, or leads through a link")
             target.parent.mkdir(parents=True, exist_ok=True)
             with content, open(target, "wb") as file:
                 while chunk := content.read(_CHUNK):

@@ -1,4 +1,4 @@
-"""How often each class comes, told from a model's answers alone.
+"""Estimate the class frequencies of a stream from a model's predictions, without labels.
 
 Saerens, Latinne, Decaestecker, Adjusting the Outputs of a Classifier to New a Priori Probabilities, Neural Computation
 2002. Lipton, Wang, Smola, Detecting and Correcting for Label Shift with Black Box Predictors, ICML 2018.
@@ -13,9 +13,9 @@ LEAST = 1e-9  # of a probability that is divided by
 
 
 def mean_answers(logits: Tensor, labels: Tensor, smoothing: float = 1.0) -> Tensor:
-    """M[y, c]: the mean probability of class c over images of class y; [C, C].
+    """Return M[y, c], the mean probability of class c over images of class y; [C, C].
 
-    ``smoothing`` images, answered without a doubt, are added to each class, so that a class without images has a row.
+    Each class gets ``smoothing`` more images with certain and right predictions, so a class without images has a row.
 
     >>> mean_answers(torch.tensor([[0.9, 0.1], [0.7, 0.3]]).log(), torch.tensor([0, 0]), smoothing=0.5)
     tensor([[0.8400, 0.1600],
@@ -29,12 +29,12 @@ def mean_answers(logits: Tensor, labels: Tensor, smoothing: float = 1.0) -> Tens
 
 
 def prior_from_confusions(confusions: Tensor, mean: Tensor, pull: float = 0.2, iterations: int = 20) -> Tensor:
-    """The prior π with Mᵀπ ≈ the mean answer, pulled towards equal classes; [B, C] for mean answers [B, C].
+    """Return the prior π with Mᵀπ ≈ the mean prediction ḡ, pulled towards equal classes; [B, C] for ḡ [B, C].
 
-    π ← π∘(M·(ḡ/Mᵀπ)), then π ← (π + pull/C)/(1 + pull), from equal classes on.
+    Start from equal classes and iterate π ← π∘(M·(ḡ/Mᵀπ)), then π ← (π + pull/C)/(1 + pull).
 
     >>> M = torch.tensor([[0.8, 0.2], [0.4, 0.6]])
-    >>> prior_from_confusions(M, torch.tensor([[0.5, 0.5]]), pull=0.0, iterations=500)  # class 0 is answered too often
+    >>> prior_from_confusions(M, torch.tensor([[0.5, 0.5]]), pull=0.0, iterations=500)  # class 0 is predicted too often
     tensor([[0.2500, 0.7500]])
     """
     classes = confusions.shape[0]
@@ -46,7 +46,7 @@ def prior_from_confusions(confusions: Tensor, mean: Tensor, pull: float = 0.2, i
 
 
 def calibrated_temperature(logits: Tensor, labels: Tensor, low: float = 0.2, high: float = 5.0) -> float:
-    """T with the lowest cross-entropy of softmax(logits/T); Guo et al., ICML 2017.
+    """Return the T with the lowest cross-entropy of softmax(logits/T); Guo et al., ICML 2017.
 
     >>> torch.manual_seed(0) and None
     >>> logits, labels = 4 * torch.eye(2).repeat(50, 1), torch.tensor([0, 1]).repeat(50)

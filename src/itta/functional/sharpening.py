@@ -1,4 +1,4 @@
-"""How sure scores sound: one factor for all of them, chosen by the entropy they shall have."""
+"""Scale scores by one factor so that their predictions have a wanted mean entropy."""
 
 import math
 
@@ -6,13 +6,13 @@ from torch import Tensor
 
 from itta.functional.entropy import entropy
 
-WIDEST = math.log(1e5)  # of the factor's logarithm, either way
+WIDEST = math.log(1e5)  # bound of the factor's logarithm, in both directions
 
 
 def sharpen(scores: Tensor, wanted: float, start: float = 1.0, iterations: int = 30) -> float:
     """Find k with a mean entropy of softmax(k·scores) of ``wanted`` nats; [B, C].
 
-    Newton's method on log k, where dH/d log k = −k²·Var(scores) under the softmax; steps are at most 1.
+    Use Newton's method on log k, with dH/d log k = −k²·Var(scores) under the softmax, and steps of at most 1.
 
     >>> import torch
     >>> scores = torch.tensor([[1.0, 0.0], [0.5, 0.0]])

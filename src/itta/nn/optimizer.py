@@ -26,5 +26,5 @@ def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the entries whose name starts with the prefix, without the prefix."""
+    """Return the entries with names that start with the prefix, and remove the prefix."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

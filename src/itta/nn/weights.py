@@ -34,7 +34,7 @@ def download_weights(url: str) -> dict[str, Tensor]:
     except (OSError, RuntimeError) as error:
         raise InputError(
             f"cannot download the ImageNet weights {url} ({error}). Without a network: save that file as {cached}, or "
-            "pass a local copy with --weights FILE, or take --backbone efficientnet_lite0, whose weights come with the "
+            "pass a local copy with --weights FILE, or choose --backbone efficientnet_lite0: its weights come with the "
             "package."
         ) from error
 
