@@ -178,7 +178,7 @@ def test_images_without_labels(model: Path, photos: Path, cam: Callable[..., dic
         (["--adapter", "magic"], ["'magic'", "itta"]),
         (["--adapter", "source"], ["source changes nothing in the network"]),
         (["--adapter", "lame"], ["lame changes nothing in the network"]),
-        (["--adapter", "t3a"], ["t3a changes the classifier only"]),
+        (["--adapter", "t3a"], ["t3a changes only the classifier"]),
         (["--adapter", "memo"], ["memo resets itself", "episodic=false"]),
         (["--domain", "dusk"], ["'dusk'"]),
     ],

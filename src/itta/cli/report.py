@@ -7,9 +7,10 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from itta.cli.screen import print_json
-from itta.errors import InputError, unknown
+from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.metrics.selection import SELECTIONS
+from itta.registry import look_up
 from itta.report.cells import Over, Split
 from itta.report.layouts import PAPER_TABLES, TABLES
 from itta.report.rendering import FORMATS
@@ -79,9 +80,8 @@ def report(
 
     if not records:
         raise InputError("no records to report: name files of records, or folders that have them.")
-    for kind, name, registry in (("table", table, TABLES), ("format", format, FORMATS)):
-        if name not in registry:
-            raise unknown(kind, name, list(registry))
+    look_up("table", table, TABLES)
+    write = look_up("format", format, FORMATS)
     if beside_paper and table not in PAPER_TABLES:
         raise InputError(f"--beside-paper needs a table of the paper: --table {', '.join(PAPER_TABLES)}.")
     paper = published_tables()[table] if beside_paper else None
@@ -110,8 +110,8 @@ def report(
         print(page)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(out, FORMATS[format](tables, rows))
+        replace_text(out, write(tables, rows))
     elif not page:
-        print(FORMATS[format](tables, rows), end="")
+        print(write(tables, rows), end="")
     for file in (*([out] if out else []), *drawn):
         print(file, file=sys.stderr)  # a pipe gets the table alone
