@@ -36,7 +36,7 @@ def profile(
         adapter: Test-time methods (itta list adapters). Default: ITTA after all blocks, after the last, per channel.
         repeats: Number of timed calls, after one to warm up. Leave the machine idle otherwise.
         beside_paper: Also show the paper's numbers; they hold for ResNet-18, 224 pixels, 7 classes.
-        threads: CPU threads; 0 lets torch decide.
+        threads: CPU threads; 0 leaves the number to torch.
         json: Print the result as JSON.
     """
     from itta.explain.profile import Network, profile_model

@@ -52,8 +52,7 @@ def report(
 
     Args:
         records: Files of records, or folders that contain such files.
-        over: seeds averages over trial seeds, each with its best hyper-parameters (DomainBed); trials over all trials
-            (the paper).
+        over: Average over trial seeds with the best hyper-parameters each (as DomainBed), or all trials (as the paper).
         split: Images of the target: in (DomainBed), out or all. auto takes in if every record has it, else all.
         last_only: Choose among the last checkpoints of the runs only. These are the ones kept as models.
         where: Keep only records with these values: steps=5001, backbone=resnet18, hparams.lr=5e-05, adapter.lr=0.0001.
