@@ -236,7 +236,7 @@ def test_every_image_gets_a_second_view(trained: Trained) -> None:
     assert alone.style is not None
     assert draw_random_views(model, ("main", "entropy"), 4, generator) == RandomViews()
     model.style_bank = None
-    with pytest.raises(InputError, match="at least two images"):
+    with pytest.raises(InputError, match="at least 2 images"):
         draw_random_views(model, LOSSES, 1, generator)
 
 

@@ -60,9 +60,8 @@ def test_a_sweep_is_read_with_names_for_numbers(tmp_path: Path) -> None:
     first, second, pair = read_domainbed(tmp_path, told)
     assert told == {"runs without a file done: unfinished, or failed": 1}
     assert first.trial == second.trial
-    assert second.trial == Trial(
-        "PACS", "groupdro", PACS[:3], ("sketch",), 1, 2, 5001, "resnet18", "imagenet", image_size=224
-    )
+    network = {"steps": 5001, "backbone": "resnet18", "weights": "imagenet", "image_size": 224}
+    assert second.trial == Trial("PACS", "groupdro", PACS[:3], ("sketch",), 1, 2, **network)
     assert (second.step, second.adapter, second.hparams) == (300, "source", HPARAMS)
     assert second.accuracy["sketch"] == {"in": 0.2 + 3 / 10, "out": 0.2 + 3 / 10 + 0.01}
     assert list(second.accuracy) == list(PACS)

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from itta.metrics.significance import Comparison, compare_rows
+from itta.metrics.significance import RowComparison, compare_rows
 from itta.records import Record
 from itta.records.collection import Collection
 from itta.report.cells import TableOptions
@@ -23,8 +23,8 @@ def test_measurements_pair_by_target_and_seed(made: Made) -> None:
 
 
 def test_the_table_shows_points_and_counts_the_comparisons() -> None:
-    better = Comparison("better", 6, 0.125, 0.1, 0.15, 2 / 64, 4 / 64)
-    partly = Comparison("partly", 1, -0.1, -0.1, -0.1, 1.0)
+    better = RowComparison("better", 6, 0.125, 0.1, 0.15, 2 / 64, 4 / 64)
+    partly = RowComparison("partly", 1, -0.1, -0.1, -0.1, 1.0)
     table = comparison_table([better, partly], "base")
     assert table.rows == [
         ["better", "+12.5", "+10.0 … +15.0", "0.0312", "0.0625", "6"],

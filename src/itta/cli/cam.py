@@ -42,8 +42,7 @@ def cam(
             --domain; or images without labels.
         domain: Target domain.
         losses: Losses to map: main, learned, plain, entropy, rotation, class:NAME. Default: all that the model has.
-        block: Block of the network; the error for an unknown name lists the blocks. Default: the last with a spatial
-            output.
+        block: Block of the network; an unknown name lists the blocks. Default: the last one with a spatial output.
         images: Number of images to draw, of as many classes as possible.
         measure: Number of images to measure on. Default: all.
         hot: Share of the pixels that counts as the hot zone of a map.

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from itta.cli.screen import print_json
-from itta.errors import InputError, unknown
+from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.metrics.selection import SELECTIONS
+from itta.registry import look_up
 from itta.report.cells import Over, Split
 from itta.report.layouts import PAPER_TABLES, TABLES
 from itta.report.rendering import FORMATS
@@ -51,8 +52,7 @@ def report(
 
     Args:
         records: Files of records, or folders that contain such files.
-        over: seeds averages over trial seeds, each with its best hyper-parameters (DomainBed); trials over all trials
-            (the paper).
+        over: Average over trial seeds with the best hyper-parameters each (as DomainBed), or all trials (as the paper).
         split: Images of the target: in (DomainBed), out or all. auto takes in if every record has it, else all.
         last_only: Choose among the last checkpoints of the runs only. These are the ones kept as models.
         where: Keep only records with these values: steps=5001, backbone=resnet18, hparams.lr=5e-05, adapter.lr=0.0001.
@@ -79,9 +79,8 @@ def report(
 
     if not records:
         raise InputError("no records to report: name files of records, or folders that have them.")
-    for kind, name, registry in (("table", table, TABLES), ("format", format, FORMATS)):
-        if name not in registry:
-            raise unknown(kind, name, list(registry))
+    look_up("table", table, TABLES)
+    write = look_up("format", format, FORMATS)
     if beside_paper and table not in PAPER_TABLES:
         raise InputError(f"--beside-paper needs a table of the paper: --table {', '.join(PAPER_TABLES)}.")
     paper = published_tables()[table] if beside_paper else None
@@ -110,8 +109,8 @@ def report(
         print(page)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(out, FORMATS[format](tables, rows))
+        replace_text(out, write(tables, rows))
     elif not page:
-        print(FORMATS[format](tables, rows), end="")
+        print(write(tables, rows), end="")
     for file in (*([out] if out else []), *drawn):
         print(file, file=sys.stderr)  # a pipe gets the table alone

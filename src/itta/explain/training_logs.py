@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from itta import records
-from itta.records import RECORDS_FILE, STEPS_FILE
+from itta.records import RECORDS, STEPS
 from itta.report.plot_style import COLOURS, hide_spines, pyplot, save_figure
 
 Curves = dict[str, tuple[np.ndarray, np.ndarray]]  # name -> steps and values
@@ -14,10 +14,10 @@ Curves = dict[str, tuple[np.ndarray, np.ndarray]]  # name -> steps and values
 
 def read_curves(model: Path) -> tuple[Curves, str | None]:
     """Every logged quantity along training, and the file that has it: of each step, or means between evaluations."""
-    if (model / STEPS_FILE).is_file():
-        lines, source = list(records.read_lines(model / STEPS_FILE)), STEPS_FILE
-    elif (model / RECORDS_FILE).is_file():
-        lines, source = [{"step": r.step, **r.logs} for r in records.read(model / RECORDS_FILE)], RECORDS_FILE
+    if (model / STEPS).is_file():
+        lines, source = list(records.read_lines(model / STEPS)), STEPS
+    elif (model / RECORDS).is_file():
+        lines, source = [{"step": r.step, **r.logs} for r in records.read(model / RECORDS)], RECORDS
     else:
         return {}, None
     names = dict.fromkeys(name for line in lines for name in line if name != "step")

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from itta.errors import unknown
 from itta.metrics.accuracy import mean
 from itta.records import Record
+from itta.registry import look_up
 
 Key = tuple[int, ...]  # (trial seed,) or (trial seed, hyper-parameter seed, …)
 
@@ -80,9 +80,7 @@ SELECTIONS: dict[str, Selection] = {
 
 
 def find_selection(name: str) -> Selection:
-    if name not in SELECTIONS:
-        raise unknown("selection", name, list(SELECTIONS))
-    return SELECTIONS[name]
+    return look_up("selection", name, SELECTIONS)
 
 
 def best_choice(choices: Sequence[ChosenCheckpoint]) -> ChosenCheckpoint | None:

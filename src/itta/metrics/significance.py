@@ -20,7 +20,7 @@ Measurements = Mapping[str, Mapping[tuple[str, Key], float]]  # row -> (target, 
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RowComparison:
     row: str
     pairs: int
     difference: float  # mean of row − baseline
@@ -40,7 +40,7 @@ class Ranks:
     critical_difference: float  # Nemenyi's: mean ranks closer than this are not significantly different
 
 
-def compare_rows(values: Measurements, baseline: str) -> list[Comparison]:
+def compare_rows(values: Measurements, baseline: str) -> list[RowComparison]:
     """Compare every row with the baseline."""
     if baseline not in values:
         raise unknown("row", baseline, list(values))
@@ -49,7 +49,7 @@ def compare_rows(values: Measurements, baseline: str) -> list[Comparison]:
         shared = sorted(mine.keys() & values[baseline].keys()) if row != baseline else []
         if shared:
             d = np.array([mine[k] - values[baseline][k] for k in shared])
-            found.append(Comparison(row, len(d), float(d.mean()), *bootstrap_interval(d), wilcoxon_p(d)))
+            found.append(RowComparison(row, len(d), float(d.mean()), *bootstrap_interval(d), wilcoxon_p(d)))
     return [replace(c, adjusted=p) for c, p in zip(found, holm([c.p for c in found]))]
 
 

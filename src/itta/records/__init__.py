@@ -13,14 +13,12 @@ from itta.schema import MAX_BYTES, Count, Name, Share, check_depth, check_schema
 from itta.trial import Trial
 
 __all__ = [
-    "RECORDS_FILE", "SCHEMA", "STEPS_FILE", "Record", "append", "append_lines", "keep_until", "merge", "parse_line",
+    "RECORDS", "SCHEMA", "STEPS", "Record", "append", "append_lines", "keep_until", "merge", "parse_line",
     "read", "read_lines", "replace_text", "write_all",
 ]  # fmt: skip
 
-RECORDS_FILE = "records.jsonl"  # in a run's folder: a record for each evaluation
-STEPS_FILE = "steps.jsonl"  # in a run's folder: the logs of each training step
-RECORDS = "records.jsonl"  # the records of a run, in its directory
-STEPS = "steps.jsonl"  # the logs of every training step, beside them
+RECORDS = "records.jsonl"  # in a run's folder: a record for each evaluation
+STEPS = "steps.jsonl"  # in a run's folder: the logs of each training step
 SCHEMA = 2  # 2 added calibration, needs and stream; records of schema 1 are read without them
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from itta.errors import InputError
-from itta.records import RECORDS_FILE, Record, merge, read
+from itta.records import RECORDS, Record, merge, read
 from itta.records.values import as_written
 from itta.schema import read_json
 from itta.trial import Trial
@@ -32,16 +32,14 @@ def collect_records(paths: Sequence[Path], where: Mapping[str, str] | None = Non
     notes: Counter[str] = Counter()
     started: list[Trial] = []
     for path in paths:
-        for file in [path] if path.is_file() else files_of_runs(path, RECORDS_FILE):
+        for file in [path] if path.is_file() else files_of_runs(path, RECORDS):
             damaged: list[int] = []
             found += read(file, damaged)
             if damaged:
                 notes[f"damaged lines of {file}, skipped"] += len(damaged)
         started += [t for file in files_of_runs(path, TRIAL_FILE) if (t := trial_without_record(file.parent))]
     if needed and not found and not started:
-        raise InputError(
-            f"no records in {', '.join(map(str, paths))}: expected {RECORDS_FILE}, or folders that have one."
-        )
+        raise InputError(f"no records in {', '.join(map(str, paths))}: expected {RECORDS}, or folders that have one.")
     kept = [r for r in merge(found) if matches(r, where or {})]
     if where and not kept and (found or needed):
         raise InputError(
@@ -65,7 +63,7 @@ def trial_of_folder(folder: Path) -> Trial | None:
 
 def trial_without_record(folder: Path) -> Trial | None:
     """The trial of a run's folder that has no record yet."""
-    records = folder / RECORDS_FILE
+    records = folder / RECORDS
     return None if records.is_file() and records.stat().st_size else trial_of_folder(folder)
 
 

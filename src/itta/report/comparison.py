@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from itta.metrics.selection import Key
-from itta.metrics.significance import Comparison
+from itta.metrics.significance import RowComparison
 from itta.report.filled_layout import FilledLayout
 from itta.report.tables import Table, points
 
@@ -16,7 +16,7 @@ def measurements(filled: FilledLayout) -> dict[str, dict[tuple[str, Key], float]
     }
 
 
-def comparison_table(comparisons: Sequence[Comparison], baseline: str) -> Table:
+def comparison_table(comparisons: Sequence[RowComparison], baseline: str) -> Table:
     rows = [
         [
             c.row,

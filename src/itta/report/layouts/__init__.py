@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from itta.errors import unknown
 from itta.records import Record
+from itta.registry import look_up
 from itta.report.layouts.base import Average, Column, Layout, Row, leave_one_out, one_to_one, with_average
 from itta.report.layouts.everything_recorded import everything_recorded
 from itta.report.layouts.paper_tables import PAPER_TABLES
@@ -21,7 +21,5 @@ TABLES: dict[str, Layout | Callable[[Sequence[Record]], Layout]] = {
 
 def make_layout(table: str, records: Sequence[Record]) -> Layout:
     """The layout of a table by its name; that of "found" depends on the records."""
-    if table not in TABLES:
-        raise unknown("table", table, list(TABLES))
-    layout = TABLES[table]
+    layout = look_up("table", table, TABLES)
     return layout if isinstance(layout, Layout) else layout(records)

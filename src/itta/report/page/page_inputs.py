@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from itta.errors import InputError
-from itta.records import STEPS_FILE, read_lines
+from itta.records import STEPS, read_lines
 from itta.records.collection import Collection, collect_records, files_of_runs, trial_of_folder
 from itta.records.story import STORY_FILE, Story, Stream, read_story
 
@@ -34,7 +34,7 @@ def read_inputs(paths: Sequence[Path], where: Mapping[str, str] | None = None) -
     kept = {r.trial.key for r in collection.records}
     steps = {
         trial.key: list(read_lines(file))
-        for file in find_files(paths, STEPS_FILE)
+        for file in find_files(paths, STEPS)
         if (trial := trial_of_folder(file.parent)) and trial.key in kept
     }
     return PageInputs(collection, stories, steps)
