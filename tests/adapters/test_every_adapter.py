@@ -71,7 +71,12 @@ def test_the_network_to_look_into_is_the_one_that_predicts(
     name: str, trained_for: Trained, stream: list[Tensor]
 ) -> None:
     """After some batches; as the method has it, before or after its update on the next."""
-    settings = {"cotta": {"threshold": 0.0}, "memo": {"episodic": False}, "mt3": {"episodic": False}}  # no views
+    settings: dict[str, dict[str, Any]] = {
+        "cotta": {"threshold": 0.0},  # no views
+        "memo": {"episodic": False},
+        "mt3": {"episodic": False},
+        "roid": {"prior": False},  # which is the batch's
+    }
     adapter = adapt(trained_for(name), name, **settings.get(name, {}))
     run(adapter, stream[:3])
     x = stream[3][:1] if name in ("memo", "mt3", "ttt") else stream[3]  # which learn image by image
