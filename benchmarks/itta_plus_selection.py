@@ -37,12 +37,12 @@ from itta.seeds import derive_seed
 from itta.store.model import load
 from itta.trial import Trial
 
-KINDS = ("iid", "sorted", "dirichlet", "zipf1", "zipf2")
+KINDS = ("iid", "sorted", "dirichlet", "runs", "zipf1", "zipf2")
 DRAWS = {"zipf1": 3, "zipf2": 3}  # of short streams there are more
 LOSS = 5.0  # times that a lost point counts
 GRID: dict[str, tuple[Any, ...]] = {
-    "correction": (0.0, 0.25, 0.5, 1.0),
-    "stays": ((0.8,), (0.9,), (0.95,), (0.5, 0.8, 0.95), (0.8, 0.95)),
+    "correction": (0.0, 0.5, 1.0),
+    "stays": ((0.8,), (0.95,), (0.5, 0.95), (0.5, 0.8, 0.95)),
     "low": (2.0, 3.0, 4.0),
     "high": (5.0, 7.0, 9.0),
     "pull": (0.1, 0.2, 0.4, 0.8),
@@ -84,6 +84,7 @@ class Tried(NamedTuple):
     iid: float
     sorted: float
     dirichlet: float
+    runs: float
     zipf1: float
     zipf2: float
 

@@ -71,8 +71,13 @@ def test_what_no_single_network_answers_cannot_be_looked_into(name: str, trained
 def test_the_network_to_look_into_is_the_one_that_predicts(
     name: str, trained_for: Trained, stream: list[Tensor]
 ) -> None:
-    """Look after some batches: before or after the update on the next batch, as the method predicts."""
-    settings = {"cotta": {"threshold": 0.0}, "memo": {"episodic": False}, "mt3": {"episodic": False}}  # no views
+    """After some batches; as the method has it, before or after its update on the next."""
+    settings: dict[str, dict[str, Any]] = {
+        "cotta": {"threshold": 0.0},  # no views
+        "memo": {"episodic": False},
+        "mt3": {"episodic": False},
+        "roid": {"prior": False},  # which is the batch's
+    }
     adapter = adapt(trained_for(name), name, **settings.get(name, {}))
     run(adapter, stream[:3])
     x = stream[3][:1] if name in ("memo", "mt3", "ttt") else stream[3]  # methods that learn image by image

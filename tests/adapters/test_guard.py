@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from itta.adapters import ADAPTERS, Adapter, Guard, adapt
-from itta.adapters.guard import Means, excess_cost
 from itta.adapters.source import Source
+from itta.adapters.watches import WATCHES, Means, excess_cost
 from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
 from itta.errors import InputError
@@ -61,7 +61,8 @@ def stream(toy_batches: Batches) -> list[Tensor]:
 
 
 def guarded(trained: Algorithm, inner: Adapter, **settings: object) -> Guard:
-    return Guard(trained, inner, default(Guard.Hparams, **settings))
+    """Without probation, unless it is set."""
+    return Guard(trained, inner, default(Guard.Hparams, **({"probation": 0} | settings)))
 
 
 def source(model: Algorithm, stream: list[Tensor]) -> list[Tensor]:
@@ -71,7 +72,8 @@ def source(model: Algorithm, stream: list[Tensor]) -> list[Tensor]:
 
 def test_a_healthy_adapter_is_left_alone(trained: Trained, stream: list[Tensor]) -> None:
     model = trained("erm", steps=40)
-    guard, plain = adapt(model, "itta", guard=True, objective="plain"), adapt(model, "itta", objective="plain")
+    guard = adapt(model, "itta", guard={"probation": 0}, objective="plain")
+    plain = adapt(model, "itta", objective="plain")
     for x in stream:
         assert torch.equal(guard(x), plain(x))
     assert isinstance(guard, Guard)
@@ -172,14 +174,13 @@ def test_a_harmed_adapter_is_no_snapshot(trained: Trained, stream: list[Tensor])
 def test_the_debt_is_what_the_trained_model_would_lose(batch: int) -> None:
     """The formula, image by image in plain Python; how the images are divided plays no role where debts only grow."""
     generator = torch.Generator().manual_seed(0)
-    logits, reference = (3 * torch.randn(20, 4, generator=generator) for _ in range(2))
+    logits, reference, referee = (3 * torch.randn(20, 4, generator=generator) for _ in range(3))
     expected = 0.0
-    for own, other in zip(reference.softmax(1).tolist(), logits.tolist()):
-        best = max(own)
-        expected += best - own[other.index(max(other))] - 0.15 * (1 - best)
-    parts = zip(logits.split(batch), reference.split(batch))
-    assert sum(excess_cost(a, b, 0.15) for a, b in parts) == pytest.approx(expected, rel=1e-5)
-    assert excess_cost(reference, reference, 0.15) < 0
+    for q, own, other in zip(referee.softmax(1).tolist(), logits.tolist(), reference.tolist()):
+        expected += q[other.index(max(other))] - q[own.index(max(own))] - 0.15 * (1 - max(q))
+    parts = zip(*(of.split(batch) for of in (logits, reference, referee)))
+    assert sum(excess_cost(a, b, c, 0.15) for a, b, c in parts) == pytest.approx(expected, abs=1e-5)
+    assert excess_cost(reference, reference, referee, 0.15) < 0
 
 
 def test_the_log_counts_the_images_before_the_batch(trained: Trained, stream: list[Tensor]) -> None:
@@ -214,7 +215,7 @@ def test_broken_images_and_small_batches_still_get_an_answer(trained: Trained, s
 def test_images_too_bright_for_the_network_still_get_an_answer(trained: Trained, stream: list[Tensor]) -> None:
     """Finite, but what the network makes of them is not; it leaves no trace in what the adapter learns."""
     model = trained("erm", steps=40)
-    guard = adapt(model, "t3a", guard={"trial": 12})
+    guard = adapt(model, "t3a", guard={"trial": 12, "probation": 0})
     bright = stream[0].clone()
     bright[2] = 1e38
     assert not torch.isfinite(source(model, [bright])[0]).all()
@@ -289,7 +290,51 @@ def test_a_long_stream_leaves_a_bounded_log(trained: Trained, stream: list[Tenso
     assert guard.counts["finite"] <= math.log2(1500)  # each trip makes the next one rarer
 
 
-@pytest.mark.parametrize("name", ["trial", "memory", "snapshot_every", "max_cost", "budget"])
+@pytest.mark.parametrize("name", ["trial", "memory", "snapshot_every", "max_cost", "budget", "probation"])
 def test_settings_that_make_no_sense(name: str, trained: Trained) -> None:
     with pytest.raises(InputError, match=rf"{name} must be at least"):
         adapt(trained("erm", steps=0), "source", guard={name: -1})
+
+
+def test_on_probation_the_trained_model_answers(trained: Trained, stream: list[Tensor]) -> None:
+    """And an adapter that is ill from the start never gets to answer."""
+    model = trained("erm", steps=40)
+    guard = guarded(model, adapt(model, "itta", objective="plain"), probation=24)
+    same = [torch.equal(guard(x), expected) for x, expected in zip(stream[:6], source(model, stream))]
+    assert same == [True, True, False, False, False, False]
+    sick = guarded(model, Sick(model, ILLNESSES["cost"], after=0), probation=64)
+    assert all(torch.equal(sick(x), expected) for x, expected in zip(stream, source(model, stream)))
+    assert sick.log[0].action == "reset"
+
+
+def test_every_watch_is_in_the_table() -> None:
+    assert list(WATCHES) == ["finite", "cost", "feature norm", "entropy", "class balance", "loss"]
+
+
+class Known(Source):
+    """The right classes: on a sorted stream what neighbours would say, in random order what nobody can know."""
+
+    labels: Tensor
+    seen = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.seen += len(x)
+        return 10 * torch.nn.functional.one_hot(self.labels[self.seen - len(x) : self.seen], 3).float()
+
+
+@pytest.mark.parametrize("kind", ["sorted", "iid"])
+def test_what_follows_from_the_neighbours_is_no_harm(kind: str, trained: Trained, toy_batches: Batches) -> None:
+    """Where neighbours are alike, answers that the trained model alone would not give may be right; else they cost."""
+    model = trained("erm", steps=40, lr=3e-3)
+    x, y = (torch.cat(part) for part in zip(*(toy_batches(900 + i, n=60)[1] for i in range(8))))
+    noise = torch.rand(x.shape, generator=torch.Generator().manual_seed(1))
+    order = y.argsort(stable=True) if kind == "sorted" else torch.arange(len(y))
+    x, y = (0.15 * x + 0.85 * noise)[order], y[order]
+    plain = torch.cat(source(model, list(x.split(12)))).argmax(1)
+    assert 0.05 < (plain != y).float().mean() < 0.6
+    inner = Known(model, default(Source.Hparams))
+    inner.labels = y
+    guard = guarded(model, inner, min_entropy_ratio=0.0, max_cost=0.0)
+    for part in x.split(12):
+        guard(part)
+    assert ("cost" in guard.counts) == (kind == "iid")

@@ -24,6 +24,7 @@ RUINOUS: dict[str, dict[str, Any]] = {  # the others do little harm whatever the
     "memo": {"lr": 1.0, "episodic": False, "views": 2},
     "mt3": {"lr": 1.0, "episodic": False, "views": 2},
     "note": {"lr": 3.0},
+    "roid": {"lr": 3.0, "keep": 1.0},
     "rotta": {"lr": 3.0, "nu": 1.0, "every": 16},
     "shot": {"lr": 0.3},
     "ttt": {"lr": 10.0, "views": 2},
@@ -113,7 +114,7 @@ def test_slow_collapse_or_fast(speed: float, batch: int, trained: Trained, toy_b
     model = trained("erm", steps=20, lr=1e-2)
     x, y = (torch.cat(part) for part in zip(*(toy_batches(800 + i, n=64)[1] for i in range(12))))
     inner, again = Drifting(model, speed), Drifting(model, speed)
-    guard = Guard(model, inner, default(Guard.Hparams))
+    guard = Guard(model, inner, default(Guard.Hparams, probation=0))
     plain, bare, kept = (
         sum(int((predict(images).argmax(1) == labels).sum()) for images, labels in zip(x.split(batch), y.split(batch)))
         for predict in (Source(model, default(Source.Hparams)), again, guard)

@@ -9,7 +9,6 @@ from tyro.conf import Positional, arg
 from itta.cli.screen import print_json, progress_bars, show, use_threads
 from itta.errors import InputError
 
-
 BATCHES = {False: (1, 4), True: (1, 8, 32)}  # by --thorough
 REPEATS = {False: 3, True: 10}
 

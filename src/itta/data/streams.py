@@ -13,6 +13,7 @@ from itta.errors import InputError, unknown
 from itta.seeds import derive_seed
 
 SLOTS = 10  # parts of a stream over which the Dirichlet law spreads each class
+RUN = 3  # images of a class that come together, on average, in short runs
 ROUNDS = 3  # visits to each domain, where domains recur
 
 
@@ -42,9 +43,9 @@ def draw_order(
     """Draw an order over the images of the named domains, each image once.
 
     Within a domain: ``iid``; ``sorted``, one class after another; ``dirichlet``, classes in clusters, the fewer at a
-    time the smaller the concentration; ``zipf1`` and ``zipf2``, in random order, the k-th class k or k² times as rare
-    as the first, for which some images are left out. Domains: ``in_turn``; ``gradual``, the share of the next one
-    growing; ``mixed``; ``recurring``, each in turn, several times.
+    time the smaller the concentration; ``runs``, a few images of a class at a time; ``zipf1`` and ``zipf2``, in random
+    order, the k-th class k or k² times as rare as the first, for which some images are left out. Domains: ``in_turn``;
+    ``gradual``, the share of the next one growing; ``mixed``; ``recurring``, each in turn, several times.
     """
     for value, table in ((classes, CLASS_ORDERS), (domains, DOMAIN_ORDERS)):
         if value not in table:
@@ -91,6 +92,14 @@ def in_clusters(y: np.ndarray, concentration: float, rng: np.random.RandomState)
     return np.concatenate([part for slot in slots for part in (slot[i] for i in rng.permutation(len(slot)))])
 
 
+def in_runs(y: np.ndarray, concentration: float, rng: np.random.RandomState) -> np.ndarray:
+    runs: list[np.ndarray] = []
+    for indices in by_class(y, rng):
+        cuts = np.cumsum(rng.geometric(1 / RUN, len(indices)))
+        runs += [run for run in np.split(indices, cuts[cuts < len(indices)]) if len(run) > 0]
+    return np.concatenate([runs[i] for i in rng.permutation(len(runs))])
+
+
 def unequal(y: np.ndarray, exponent: float, rng: np.random.RandomState) -> np.ndarray:
     """As many images as Zipf's law allows: of the k-th class k^exponent times fewer than of the first."""
     of_class = by_class(y, rng)
@@ -105,6 +114,7 @@ CLASS_ORDERS: dict[str, Callable[[np.ndarray, float, np.random.RandomState], np.
     "iid": iid,
     "sorted": one_after_another,
     "dirichlet": in_clusters,
+    "runs": in_runs,
     "zipf1": lambda y, concentration, rng: unequal(y, 1.0, rng),
     "zipf2": lambda y, concentration, rng: unequal(y, 2.0, rng),
 }
