@@ -93,6 +93,14 @@ def refuse_place(path: Path) -> None:
         raise InputError(f"{path} is a device or a pipe, not a file: name a file.")
 
 
+def refuse_input(path: Path, inputs: Iterable[str | Path]) -> None:
+    """Refuse to write onto a file that the same command reads."""
+    for given in map(Path, inputs):
+        inside = given.is_dir() and path.suffix in (".json", ".jsonl") and given.resolve() in path.resolve().parents
+        if path.exists() and (path.resolve() == given.resolve() or inside):
+            raise InputError(f"{path} is an input of this command, so it is not replaced: choose another name.")
+
+
 def looks_like(kind: Kind, head: bytes) -> bool:
     """Tell from its first bytes whether a file is of a kind that itta writes.
 

@@ -68,15 +68,14 @@ def as_file_name(name: str) -> str:
 
 
 def as_cell(value: Any) -> Any:
-    """Return a value for a cell of CSV; text that a spreadsheet would run as a formula gets a quote in front.
+    """Return a value for a cell of CSV: text is `printable`, and gets a quote in front if it could be a formula.
 
     >>> as_cell("=1+1"), as_cell("-0.5 °C"), as_cell(-0.5), as_cell("cat")
     ("'=1+1", "'-0.5 °C", -0.5, 'cat')
     """
     if not isinstance(value, str):
         return value
-    text = readable(value).replace("\0", "\\x00")
-    return f"'{text}" if text.lstrip(" ").startswith(FORMULA_STARTS) else text
+    return f"'{printable(value)}" if value.lstrip(" ").startswith(FORMULA_STARTS) else printable(value)
 
 
 def csv_writer(stream: Any, columns: Sequence[str]) -> Callable[[Mapping[str, Any]], Any]:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from itta.cli.screen import NameValues, print_json, progress_bars, show, use_threads
+from itta.cli.screen import NameValues, print_json, progress_bars, say, show, use_threads
 from itta.report.tables import Table, percent
 from itta.settings import check_at_least
 
@@ -51,9 +51,13 @@ def cam(
         json: Print the result as JSON.
     """
     from itta.explain.gradcam import Settings, run_cam
+    from itta.files import refuse_input
     from itta.hparams import parse_settings
+    from itta.report.plot_style import check_figure_name
 
     use_threads(threads)
+    check_figure_name(out)
+    refuse_input(out, data)
     check_at_least(1, images=images, batch_size=batch_size, measure=1 if measure is None else measure)
     chosen = Settings(losses, block, images, measure, hot, sign, batch_size, seed)
     with progress_bars(json) as report:
@@ -69,7 +73,7 @@ def cam(
     title = f"{result['target']}: maps at {result['block']} ({cells}) and the main loss's ({result['labels']} labels), "
     columns = ["", "rank correlation", f"IoU of the hottest {percent(hot)} %", "without heat %"]
     show(Table(f"{title}{result['images']} images", columns, rows))
-    print(out)
+    say(out)
 
 
 def number(mean: float | None, error: float | None) -> str:

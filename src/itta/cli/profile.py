@@ -6,7 +6,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from itta.cli.screen import print_json, progress_bars, show, use_threads
+from itta.cli.screen import print_json, progress_bars, say, show, use_threads
 from itta.errors import InputError
 
 
@@ -61,10 +61,10 @@ def profile(
     show(to_table(usages, paper))
     for usage in usages:
         if usage.refused:
-            print(f"{usage.mode.name}, batch {usage.batch}: {usage.refused}")
+            say(f"{usage.mode.name}, batch {usage.batch}: {usage.refused}")
     if paper:
-        print(
+        say(
             "Paper: Chen et al., CVPR 2023, arXiv:2304.04494, as printed; batch and machine of its times are not named."
         )
-    print("GFLOPs: multiply-adds of one image, each counted once. ms: median of a batch, and the 95th percentile.")
-    print("MiB: all tensors alive at the worst moment, weights and batch included. More: docs/resources.md")
+    say("GFLOPs: multiply-adds of one image, each counted once. ms: median of a batch, and the 95th percentile.")
+    say("MiB: all tensors alive at the worst moment, weights and batch included. More: docs/resources.md")

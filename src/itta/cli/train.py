@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from itta.cli.screen import Flags, NameValues, print_json, progress_bars, show, typed_command, use_threads
+from itta.cli.screen import Flags, NameValues, print_json, progress_bars, say, show, typed_command, use_threads
 from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.report.tables import Table, percent
@@ -97,5 +97,5 @@ def train(
     title = f"{algorithm} after {result.last.step} steps, accuracy %, without adaptation"
     show(Table(title, ["domain", "", "accuracy"], rows))
     for file in files:
-        print(f"{file.stem:8} {file}")
-    print(f"model    {out}\nnext     itta adapt {out} {data}" + (f" --domain {target[0]}" if target else ""))
+        say(f"{file.stem:8} {file}")
+    say(f"model    {out}\nnext     itta adapt {out} {data}" + (f" --domain {target[0]}" if target else ""))

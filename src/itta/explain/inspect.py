@@ -16,17 +16,18 @@ from itta.explain.heatmap_plots import plot_fw, plot_training
 from itta.nn.affine_stack import AffineStack
 from itta.records import replace_text
 from itta.run.train import STEPS
-from itta.store.model import load
+from itta.schema import numbers_of
+from itta.store.model import OwnCode, load
 
 POINTS = 101  # where f_w is sampled, in each dimension
 Curves = dict[str, tuple[np.ndarray, np.ndarray]]  # name -> steps and values
 
 
-def inspect(model: Path, out: Path | None = None, reach: float = 1.0) -> dict[str, Any]:
+def inspect(model: Path, out: Path | None = None, reach: float = 1.0, own: OwnCode = OwnCode()) -> dict[str, Any]:
     """The numbers, and with ``out`` figures of them; ``reach`` is for a model that does not tell what f_w saw."""
-    if not reach > 0:
+    if not 0 < reach < np.inf:
         raise InputError(f"the range of inputs is given by a number above 0, got {reach:g}.")
-    trained = load(model)
+    trained = load(model, own.algorithm, own.backbone)
     curves, source = training_curves(model)
     result: dict[str, Any] = {
         "model": str(model),
@@ -58,10 +59,10 @@ def inspect(model: Path, out: Path | None = None, reach: float = 1.0) -> dict[st
 def training_curves(model: Path) -> tuple[Curves, str | None]:
     """Every logged quantity along training, and the file: step by step, or as means between evaluations."""
     if (model / STEPS).is_file():
-        lines, source = list(records.read_lines(model / STEPS)), STEPS
+        lines, source = list(records.read_steps(model / STEPS)), STEPS
     elif (model / "records.jsonl").is_file():
         found = records.read(model / "records.jsonl")
-        lines, source = [{"step": r.step, **r.logs} for r in found], "records.jsonl"
+        lines, source = [{"step": r.step, **numbers_of(r.logs)} for r in found], "records.jsonl"
     else:
         return {}, None
     names = dict.fromkeys(name for line in lines for name in line if name != "step")
