@@ -40,7 +40,7 @@ def predict(
     """
     from itta.adapters import adapt
     from itta.data.folder import list_images
-    from itta.files import complete, refuse_input
+    from itta.files import open_for_rows, refuse_input
     from itta.run.predict import Prediction, predict_files
     from itta.store.model import load_model, read_description
 
@@ -56,7 +56,7 @@ def predict(
         stream: IO[str] = sys.stdout
         if out is not None:
             refuse_input(out, images)
-            stream = stack.enter_context(open(stack.enter_context(complete(out)), "w", newline="", encoding="utf-8"))
+            stream = stack.enter_context(open_for_rows(out))
         report = stack.enter_context(progress_bars(out is None))
         write = row_writer(stream, format, [f.name for f in fields(Prediction)])
         done = 0

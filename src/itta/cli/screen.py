@@ -68,7 +68,7 @@ def show(table: Table, justify: Literal["left", "right"] = "right") -> None:
     for i, column in enumerate(table.columns):
         rich.add_column(Text(printable(column)), justify=justify if i else "left")
     for row in table.rows:
-        rich.add_row(*(Text(printable(cell)) for cell in row))
+        rich.add_row(*(Text(printable(cell, keep="\n")) for cell in row))
     Console().print(rich)
 
 

@@ -1,5 +1,7 @@
 """Unpack an archive that somebody else made: regular files only, inside one folder, within limits."""
 
+import errno
+import lzma
 import stat
 import tarfile
 import zipfile
@@ -9,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from itta.errors import InputError
+from itta.errors import InputError, first_line
 
 _CHUNK = 2**18
 Report = Callable[[int, int], None]
@@ -35,7 +37,7 @@ class _Refused(Exception):
 def unpack(archive: Path, folder: Path, limits: Limits = LIMITS, report: Report = lambda done, total: None) -> None:
     """Unpack a zip or tar file into a folder; what is already unpacked when a member is refused stays there."""
     members = _zip_members if zipfile.is_zipfile(archive) else _tar_members
-    if members is _tar_members and not tarfile.is_tarfile(archive):
+    if members is _tar_members and not _is_tar(archive):
         raise InputError(f"{archive} is neither a zip nor a tar file, or it is cut short: delete it and get it again.")
     packed, written = archive.stat().st_size, 0
     name = "?"
@@ -56,12 +58,28 @@ def unpack(archive: Path, folder: Path, limits: Limits = LIMITS, report: Report 
             report(min(read_at, packed), packed)
     except _Refused as error:
         raise InputError(f"{archive} is not unpacked: {name!r}: {error}. Is it the right file?") from error
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
-        raise InputError(f"{archive} is damaged or cut short ({error}): delete it and get it again.") from error
-    except OSError as error:
-        if error.errno is None:  # gzip's own complaint, not the disk's
-            raise InputError(f"{archive} is damaged or cut short ({error}): delete it and get it again.") from error
+    except InputError:
         raise
+    except OSError as error:
+        if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG):
+            reason = f"{name!r} cannot be a file: {error.strerror}"
+            raise InputError(f"{archive} is not unpacked: {reason}. Is it the right file?") from error
+        if error.errno is not None:  # the disk's complaint, not gzip's
+            raise
+        raise _damaged(archive, error) from error
+    except Exception as error:  # a damaged archive can make its reader raise nearly anything
+        raise _damaged(archive, error) from error
+
+
+def _damaged(archive: Path, error: Exception) -> InputError:
+    return InputError(f"{archive} is damaged or cut short ({first_line(error)}): delete it and get it again.")
+
+
+def _is_tar(archive: Path) -> bool:
+    try:
+        return tarfile.is_tarfile(archive)
+    except (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, ValueError):
+        return False
 
 
 def safe_path(name: str) -> Path:
@@ -105,6 +123,8 @@ def _tar_members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
             if stream is None:
                 raise _member_refused(archive, member.name)
             yield member.name, raw.tell(), stream
+        while file.fileobj is not None and file.fileobj.read(_CHUNK):  # to the end, where the checksum is
+            pass
 
 
 def _member_refused(archive: Path, name: str) -> InputError:

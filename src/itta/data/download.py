@@ -103,7 +103,7 @@ def _extent(response: http.client.HTTPResponse) -> tuple[int, int | None]:
     """Where the answer starts in the file, and how long the file is, if the server says so."""
     length = response.headers.get("Content-Length")
     if response.status != 206:
-        return 0, int(length) if length else None
+        return 0, int(length) if length and length.isdecimal() else None
     try:
         extent, _, total = response.headers["Content-Range"].removeprefix("bytes ").partition("/")
         return int(extent.partition("-")[0]), int(total)
