@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from itta.errors import InputError
 
@@ -68,6 +68,14 @@ def complete(path: Path, kind: Kind = "text") -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def open_for_rows(path: Path) -> Iterator[IO[str]]:
+    """Open a text file to write row by row; the finished rows stay if a later one fails."""
+    refuse_to_replace(path, "text")
+    with naming_full_disk(path), open(path, "w", newline="", encoding="utf-8") as file:
+        yield file
+
+
 def refuse_to_replace(path: Path, kind: Kind) -> None:
     """Refuse a path at which no file can be written, or at which lies a file of a kind that itta does not write."""
     refuse_place(path)
@@ -93,10 +101,18 @@ def refuse_place(path: Path) -> None:
         raise InputError(f"{path} is a device or a pipe, not a file: name a file.")
 
 
+def refuse_input(path: Path, inputs: Iterable[str | Path]) -> None:
+    """Refuse to write onto a file that the same command reads."""
+    for given in map(Path, inputs):
+        inside = given.is_dir() and path.suffix in (".json", ".jsonl") and given.resolve() in path.resolve().parents
+        if path.exists() and (path.resolve() == given.resolve() or inside):
+            raise InputError(f"{path} is an input of this command, so it is not replaced: choose another name.")
+
+
 def looks_like(kind: Kind, head: bytes) -> bool:
     """Tell from its first bytes whether a file is of a kind that itta writes.
 
-    >>> looks_like("text", b"file,label"), looks_like("text", b"RIFF\0WEBP"), looks_like("tensors", b"file,label")
+    >>> looks_like("text", b"file,label"), looks_like("text", b"RIFF" + bytes(4)), looks_like("tensors", b"file,label")
     (True, False, False)
     """
     if kind == "text":
@@ -137,6 +153,19 @@ def is_full_disk(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno in FULL:
         return True
     return any(f"os error {number}" in str(error) for number in FULL)  # safetensors, which is written in Rust
+
+
+def walk_files(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, without hidden folders; a folder that cannot be read is an error."""
+
+    def refuse(error: OSError) -> None:
+        raise InputError(
+            f"cannot read the folder {error.filename} ({error.strerror}): change its permissions, or move it away."
+        ) from error
+
+    for parent, folders, files in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(parent, name) for name in files)
 
 
 def append_text(path: Path, text: str) -> None:

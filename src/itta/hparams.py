@@ -6,7 +6,7 @@ last digit.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -88,11 +88,17 @@ def sample(cls: type[T], hparams_seed: int, trial_seed: int = 0, regime: Regime 
 def override(hparams: T, overrides: Mapping[str, Any]) -> T:
     """Replace fields by name. A text is converted to the field's type, so values may come from a command line."""
     hints = get_type_hints(type(hparams))
-    for name in overrides:
-        if name not in hints:
-            raise unknown("hyper-parameter", name, [f.name for f in fields(type(hparams))])
+    check_names(type(hparams), overrides)
     values = {name: parse(name, value, hints[name]) for name, value in overrides.items()}
     return dataclasses.replace(hparams, **values)  # type: ignore[type-var]
+
+
+def check_names(cls: Any, names: Iterable[str]) -> None:
+    """Refuse a name that is not a field."""
+    known = [f.name for f in fields(cls)]
+    for name in names:
+        if name not in known:
+            raise unknown("hyper-parameter", name, known)
 
 
 def parse(name: str, value: Any, hint: Any) -> Any:

@@ -4,6 +4,7 @@ Each is a frozen dataclass. The command line turns the fields into flags; the co
 """
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePath
@@ -116,6 +117,13 @@ def check_at_most(most: int, **values: int) -> None:
     for name, value in values.items():
         if value > most:
             raise InputError(f"--{name.replace('_', '-')} must be at most {most}, got {value}.")
+
+
+def check_threads(threads: int) -> None:
+    """Refuse a number of CPU threads that this machine cannot run; torch crashes with thousands."""
+    most = max(64, os.cpu_count() or 1)
+    check_at_least(0, threads=threads)
+    check_at_most(most, threads=threads)
 
 
 def regime_of(data: str, image_size: int) -> Regime:

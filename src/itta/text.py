@@ -7,11 +7,13 @@ run as a formula, or lead out of a folder.
 import csv
 import hashlib
 import os
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 ESCAPED_CATEGORIES = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control, format (direction marks), lone surrogates, line ends
+PLAIN_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?%?")  # a spreadsheet reads it as a number
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 FORBIDDEN = frozenset('/\\:*?"<>|%')  # in a file name, here or on another system; % is our escape
 MAX_FILE_NAME = 100  # bytes
@@ -68,15 +70,16 @@ def as_file_name(name: str) -> str:
 
 
 def as_cell(value: Any) -> Any:
-    """Return a value for a cell of CSV; text that a spreadsheet would run as a formula gets a quote in front.
+    """Return a value for a cell of CSV: text is `printable`, and gets a quote in front if it could be a formula.
 
-    >>> as_cell("=1+1"), as_cell("-0.5 °C"), as_cell(-0.5), as_cell("cat")
-    ("'=1+1", "'-0.5 °C", -0.5, 'cat')
+    >>> as_cell("=1+1"), as_cell("-cat"), as_cell("+90%"), as_cell(-0.5), as_cell("cat")
+    ("'=1+1", "'-cat", '+90%', -0.5, 'cat')
     """
     if not isinstance(value, str):
         return value
-    text = readable(value).replace("\0", "\\x00")
-    return f"'{text}" if text.lstrip(" ").startswith(FORMULA_STARTS) else text
+    if PLAIN_NUMBER.fullmatch(value):
+        return value
+    return f"'{printable(value)}" if value.lstrip(" ").startswith(FORMULA_STARTS) else printable(value)
 
 
 def csv_writer(stream: Any, columns: Sequence[str]) -> Callable[[Mapping[str, Any]], Any]:

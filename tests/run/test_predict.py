@@ -99,8 +99,7 @@ def test_finished_batches_are_on_disk_when_a_later_one_fails(model, photos, tmp_
         return real(*args)
 
     monkeypatch.setattr(itta.run.predict, "predict_images", fail_third)
-    with pytest.raises(MemoryError):
-        main(["predict", str(model), str(photos / "night"), "--batch-size", "4", "--out", str(out)])
+    assert main(["predict", str(model), str(photos / "night"), "--batch-size", "4", "--out", str(out)]) == 2
     assert calls == [0, 4, 8]
     assert len(rows_of(out.read_text(), "csv")) == 8
 

@@ -22,11 +22,12 @@ from itta.cli.predict import predict
 from itta.cli.profile import profile
 from itta.cli.records import records
 from itta.cli.report import report
-from itta.cli.screen import typed
+from itta.cli.screen import say, typed
 from itta.cli.sweep import sweep, sweep_status
 from itta.cli.train import train
 from itta.cli.tune import tune
 from itta.errors import InputError, InputWarning
+from itta.text import printable
 
 VERBS: dict[str, Callable[..., Any]] = {
     "demo": demo,
@@ -62,7 +63,7 @@ def warnings_in_one_line() -> Iterator[None]:
 
     def print_warning(message: Warning | str, category: type[Warning], *about: Any, **more: Any) -> None:
         if issubclass(category, InputWarning):
-            print(f"itta: warning: {message}", file=sys.stderr)
+            say(f"itta: warning: {one_line(message)}", file=sys.stderr)
         else:
             usual(message, category, *about, **more)
 
@@ -71,6 +72,11 @@ def warnings_in_one_line() -> Iterator[None]:
         yield
     finally:
         warnings.showwarning = usual
+
+
+def one_line(message: object) -> str:
+    """Return a message with the line ends of names shown escaped."""
+    return printable(str(message))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         sys.stdout.flush()  # here, where a reader that has gone is taken care of
     except InputError as error:
-        print(f"itta: error: {error}", file=sys.stderr)
+        say(f"itta: error: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("itta: interrupted; of train, sweep and demo the same command goes on where it stopped.", file=sys.stderr)
@@ -101,6 +107,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"itta: error: {where}{error.strerror or error}.", file=sys.stderr)
+        say(f"itta: error: {one_line(where)}{error.strerror or error}.", file=sys.stderr)
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
+            raise
+        say("itta: error: not enough memory: lower --batch-size or --image-size, or use fewer images.", file=sys.stderr)
         return 2
     return 0

@@ -7,7 +7,7 @@ from tyro.conf import Positional, arg
 
 from itta.cli.adapter_choice import AdapterFlags
 from itta.cli.own_code import OwnCodeFlags
-from itta.cli.screen import Flags, print_json, progress_bars, show, typed_command, use_threads
+from itta.cli.screen import Flags, print_json, progress_bars, say, show, typed_command, use_threads
 from itta.report.tables import Table, percent
 from itta.settings import DataAccess, StreamSettings
 
@@ -72,7 +72,7 @@ def adapt(
     title = f"{target.name}: {result['images']} images, batches of {stream.batch_size}"
     show(Table(title, ["", *result["columns"]], rows))
     for file in files:
-        print(file)
+        say(file)
 
 
 def summary(comparison: "Comparison") -> dict[str, Any]:

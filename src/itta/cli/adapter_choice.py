@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from itta.cli.screen import NameValues, errors
-from itta.hparams import parse_settings
+from itta.hparams import check_names, parse_settings
 
 if TYPE_CHECKING:
     from itta.adapters import Adapter
@@ -32,13 +32,16 @@ class AdapterFlags:
 
     def make(self, trained: "Algorithm", model: Path) -> "Adapter":
         """Make the adapter for a trained model from a directory."""
-        from itta.adapters import adapt
+        from itta.adapters import adapt, find_adapter
         from itta.adapters.itta import PRESETS
-        from itta.store.adapter_choice import Candidate, read_choice
+        from itta.store.adapter_choice import FILE, Candidate, read_choice
 
-        chosen = Candidate(self.adapter, {}) if self.adapter else read_choice(model) or Candidate(DEFAULT_ADAPTER, {})
-        if not self.adapter and chosen.adapter == "source":
+        stored = None if self.adapter else read_choice(model)
+        chosen = stored or Candidate(self.adapter or DEFAULT_ADAPTER, {})
+        method = find_adapter(chosen.adapter, model / FILE if stored else None)
+        if stored and chosen.adapter == "source":
             errors.print(NOT_ADAPTED.format(model), markup=False, highlight=False)
         preset = PRESETS[self.preset] if chosen.adapter == "itta" else {}
         settings = {**chosen.settings, **preset, **parse_settings(self.settings)}
-        return adapt(trained, chosen.adapter, guard=self.guard or None, **settings)
+        check_names(method.Hparams, settings)
+        return adapt(trained, method, guard=self.guard or None, **settings)

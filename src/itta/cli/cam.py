@@ -6,7 +6,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from itta.cli.own_code import OwnCodeFlags
-from itta.cli.screen import Flags, NameValues, print_json, progress_bars, show, use_threads
+from itta.cli.screen import Flags, NameValues, print_json, progress_bars, say, show, use_threads
 from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.report.tables import Table, percent
@@ -58,9 +58,13 @@ def cam(
     from itta.adapters import adapt
     from itta.data.target import open_images
     from itta.explain.gradcam import CamSettings, draw_maps
+    from itta.files import refuse_input
+    from itta.report.plot_style import check_figure_name
     from itta.store.model import load_model, read_description
 
     use_threads(threads)
+    check_figure_name(out)
+    refuse_input(out, data)
     check_at_least(1, images=images, batch_size=batch_size, measure=1 if measure is None else measure)
     chosen = CamSettings(losses, block, images, measure, hot, sign, batch_size, seed)  # type: ignore[arg-type]
     if settings and adapter is None:
@@ -82,7 +86,7 @@ def cam(
     title = f"{result['target']}: maps at {result['block']} ({cells}) and the main loss's ({result['labels']} labels), "
     columns = ["", "rank correlation", f"IoU of the hottest {percent(hot)} %", "without heat %"]
     show(Table(f"{title}{result['images']} images", columns, rows))
-    print(out)
+    say(out)
 
 
 def mean_text(mean: float | None, error: float | None) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, arg, subcommand
 
-from itta.cli.screen import print_json, progress_bars, show
+from itta.cli.screen import print_json, progress_bars, say, show
 from itta.errors import InputError
 from itta.report.tables import Table
 
@@ -106,8 +106,8 @@ def print_check(found: Any, json: bool) -> None:
         ]
         show(Table(f"{found.name or 'images'} in {found.path}", ["domain", "images", "published", "classes"], rows))
         for problem in found.problems[:SHOWN]:
-            print(problem)
+            say(problem)
         if len(found.problems) > SHOWN:
-            print(f"… and {len(found.problems) - SHOWN} more (--json has all)")
+            say(f"… and {len(found.problems) - SHOWN} more (--json has all)")
     if found.problems:
         raise InputError(f"{len(found.problems)} problems in {found.path}: {found.problems[0].rstrip('.')}, …")

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from itta.cli.screen import print_json, progress_bars, show, typed_command, use_threads
+from itta.cli.screen import print_json, progress_bars, say, show, typed_command, use_threads
 
 
 def demo(out: Path = Path("demo-output"), page: bool = True, json: bool = False) -> None:
@@ -27,4 +27,4 @@ def demo(out: Path = Path("demo-output"), page: bool = True, json: bool = False)
         return
     show(table)
     for kind, path in files.items():
-        print(f"{kind:8} {path}")
+        say(f"{kind:8} {path}")

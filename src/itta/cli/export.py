@@ -8,7 +8,7 @@ from tyro.conf import Positional, arg
 
 from itta.cli.adapter_choice import AdapterFlags
 from itta.cli.own_code import OwnCodeFlags
-from itta.cli.screen import Flags, print_json, progress_bars, use_threads
+from itta.cli.screen import Flags, print_json, progress_bars, say, use_threads
 from itta.errors import InputError
 from itta.settings import DataAccess, StreamSettings
 
@@ -69,4 +69,4 @@ def export(
         print_json([asdict(e) | {"path": str(e.path), "adapter": chosen.name} for e in written])
         return
     for e in written:
-        print(f"{e.path}: {chosen.name}, {e.format}; largest difference from the model {e.difference:.1e}")
+        say(f"{e.path}: {chosen.name}, {e.format}; largest difference from the model {e.difference:.1e}")

@@ -5,7 +5,8 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from itta.cli.screen import print_json, show
+from itta.cli.own_code import OwnCodeFlags
+from itta.cli.screen import Flags, print_json, say, show
 from itta.report.tables import Table
 
 
@@ -13,6 +14,7 @@ def inspect(
     model: Annotated[Positional[Path], arg(metavar="MODEL")],
     out: Path | None = None,
     reach: float = 1.0,
+    own: Flags[OwnCodeFlags] = OwnCodeFlags(),
     json: bool = False,
 ) -> None:
     """Show the logs of a training and, for a model of ITTA, the shape of its learned loss f_w.
@@ -27,7 +29,7 @@ def inspect(
     """
     from itta.explain.inspect import inspect_model
 
-    result = inspect_model(model, out, reach)
+    result = inspect_model(model, out, reach, own.given())
     if json:
         print_json(result)
         return
@@ -43,4 +45,4 @@ def inspect(
         facts = {**f_w["kinds"], "change since the start": f"{f_w['change_since_start']:.4g}"}
         show(Table(f"f_w, inputs {f_w['range']}", ["dimensions", ""], [[k, str(v)] for k, v in facts.items()]))
     for file in result["files"]:
-        print(file)
+        say(file)

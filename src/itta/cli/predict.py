@@ -1,10 +1,10 @@
 """itta predict: a row for each image."""
 
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import IO, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -40,6 +40,7 @@ def predict(
     """
     from itta.adapters import adapt
     from itta.data.folder import list_images
+    from itta.files import open_for_rows, refuse_input
     from itta.run.predict import Prediction, predict_files
     from itta.store.model import load_model, read_description
 
@@ -51,10 +52,12 @@ def predict(
     chosen = adapter.make(trained, model)
     files = list_images(images)
     unreadable = 0
-    with (
-        open(out, "w", newline="", encoding="utf-8") if out else nullcontext(sys.stdout) as stream,
-        progress_bars(out is None) as report,
-    ):
+    with ExitStack() as stack:
+        stream: IO[str] = sys.stdout
+        if out is not None:
+            refuse_input(out, images)
+            stream = stack.enter_context(open_for_rows(out))
+        report = stack.enter_context(progress_bars(out is None))
         write = row_writer(stream, format, [f.name for f in fields(Prediction)])
         done = 0
         for rows in predict_files(chosen, adapt(trained, "source"), files, batch_size):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from itta.cli.screen import print_json, progress_bars, show, use_threads
+from itta.cli.screen import print_json, progress_bars, say, show, use_threads
 from itta.errors import InputError
 
 BATCHES = {False: (1, 4), True: (1, 8, 32)}  # by --thorough
@@ -66,8 +66,8 @@ def profile(
     show(profile_table(usages, paper))
     for usage in usages:
         if usage.refused:
-            print(f"{usage.mode.name}, batch {usage.batch}: {usage.refused}")
+            say(f"{usage.mode.name}, batch {usage.batch}: {usage.refused}")
     if paper:
-        print("Paper: Chen et al., CVPR 2023, arXiv:2304.04494, as printed; it names neither batch size nor machine.")
-    print("GFLOPs: multiply-adds of one image, each counted once. ms: median of a batch, and the 95th percentile.")
-    print("MiB: all tensors alive at the worst moment, weights and batch included. More: docs/trust/cost.md")
+        say("Paper: Chen et al., CVPR 2023, arXiv:2304.04494, as printed; it names neither batch size nor machine.")
+    say("GFLOPs: multiply-adds of one image, each counted once. ms: median of a batch, and the 95th percentile.")
+    say("MiB: all tensors alive at the worst moment, weights and batch included. More: docs/trust/cost.md")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from itta.cli.screen import print_json
+from itta.cli.screen import print_json, say
 from itta.errors import InputError
 
 
@@ -45,6 +45,6 @@ def records(
     if json:
         print_json({kind: n, "out": str(out), "told": dict(notes)})
         return
-    print(f"{n} {kind} written to {out}")
+    say(f"{n} {kind} written to {out}")
     for note, count in notes.items():
-        print(f"{count} {note}")
+        say(f"{count} {note}")

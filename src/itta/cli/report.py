@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from itta.cli.screen import print_json
+from itta.cli.screen import print_json, say
 from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.metrics.selection import SELECTIONS
@@ -64,7 +64,7 @@ def report(
         html: Write the page of a run to this file: results, training, each stream and the answers that changed.
         json: Print the results as JSON.
     """
-    from itta.files import replace_text
+    from itta.files import refuse_input, replace_text
     from itta.metrics.significance import compare_rows, rank_rows
     from itta.records.collection import collect_records
     from itta.report.cells import TableOptions
@@ -84,6 +84,8 @@ def report(
     if beside_paper and table not in PAPER_TABLES:
         raise InputError(f"--beside-paper needs a table of the paper: --table {', '.join(PAPER_TABLES)}.")
     paper = published_tables()[table] if beside_paper else None
+    for file in filter(None, (out, html)):
+        refuse_input(file, records)
     conditions = parse_settings(where)
     inputs = read_inputs(records, conditions) if html else None
     collection = inputs.collection if inputs else collect_records(records, conditions)
@@ -106,11 +108,11 @@ def report(
         print_json(result | ({"html": str(page)} if page else {}))
         return
     if page:
-        print(page)
+        say(page)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         replace_text(out, write(tables, rows))
     elif not page:
         print(write(tables, rows), end="")
     for file in (*([out] if out else []), *drawn):
-        print(file, file=sys.stderr)  # a pipe gets the table alone
+        say(file, file=sys.stderr)  # a pipe gets the table alone

@@ -1,6 +1,5 @@
 """What the verbs share: flags, tables and JSON on the screen, and progress bars."""
 
-import csv
 import json
 import shlex
 import sys
@@ -11,13 +10,15 @@ from contextvars import ContextVar
 from typing import IO, Annotated, Any, Literal, TypeVar
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
+from rich.text import Text
 from tyro.conf import OmitArgPrefixes, arg
 
 from itta.progress import ReportProgress
 from itta.report.tables import Table
+from itta.settings import check_threads
+from itta.text import csv_writer, printable
 
 errors = Console(stderr=True)
 LINE_EVERY = 30.0  # seconds between two lines of progress, where there is no terminal
@@ -35,6 +36,7 @@ def typed_command() -> str:
 
 def use_threads(n: int) -> None:
     """Use this many CPU threads; 0 leaves the number to torch."""
+    check_threads(n)
     if n > 0:
         import torch
 
@@ -45,9 +47,7 @@ def row_writer(stream: IO[str], format: str, columns: Sequence[str]) -> Any:
     """Return a function that writes one row, as CSV or as a line of JSON."""
     if format == "jsonl":
         return lambda row: stream.write(json.dumps(row) + "\n")
-    writer = csv.DictWriter(stream, columns)
-    writer.writeheader()
-    return writer.writerow
+    return csv_writer(stream, columns)
 
 
 @contextmanager
@@ -59,13 +59,13 @@ def progress_bars(quiet: bool = False) -> Iterator[ReportProgress]:
     if not errors.is_terminal:
         yield lines_of_progress()
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=errors, disable=quiet) as bars:
         tasks: dict[str, Any] = {}
 
         def report(name: str, done: int, total: int) -> None:
             if name not in tasks:
-                tasks[name] = bars.add_task(name, total=total)
+                tasks[name] = bars.add_task(printable(name), total=total)
             bars.update(tasks[name], completed=done)
 
         yield report
@@ -86,12 +86,17 @@ def lines_of_progress(every: float = LINE_EVERY) -> ReportProgress:
 
 def show(table: Table, justify: Literal["left", "right"] = "right") -> None:
     """Print a table."""
-    rich = RichTable(title=table.title, title_justify="left")
+    rich = RichTable(title=Text(printable(table.title)), title_justify="left")
     for i, column in enumerate(table.columns):
-        rich.add_column(column, justify=justify if i else "left")
+        rich.add_column(Text(printable(column)), justify=justify if i else "left")
     for row in table.rows:
-        rich.add_row(*map(escape, row))
+        rich.add_row(*(Text(printable(cell, keep="\n")) for cell in row))
     Console().print(rich)
+
+
+def say(*words: object, file: IO[str] | None = None) -> None:
+    """Print a line; characters of names that would steer the terminal are shown escaped."""
+    print(printable(" ".join(map(str, words)), keep="\n"), file=file)
 
 
 def print_json(value: Any) -> None:

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from itta.cli.screen import Flags, NameValues, errors, print_json, progress_bars, show
+from itta.cli.screen import Flags, NameValues, errors, print_json, progress_bars, say, show
 from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.report.tables import Table
-from itta.settings import Adaptation, DataAccess, TrainSettings, check_at_least
+from itta.settings import Adaptation, DataAccess, TrainSettings, check_at_least, check_threads
 
 AdapterSettings = Annotated[tuple[str, ...], arg(metavar="ADAPTER.NAME=VALUE …")]
 QueueSettings = Annotated[tuple[str, ...], arg(metavar="NAME=VALUE …")]
@@ -96,7 +96,8 @@ def sweep(
     training.check()
     check_at_least(1, eval_every=eval_every, batch_size=batch_size)
     check_at_least(1, hparams_seeds=hparams_seeds, trial_seeds=trial_seeds)
-    check_at_least(0, slots=slots, threads=threads, retries=retries)
+    check_at_least(0, slots=slots, retries=retries)
+    check_threads(threads)
     opened = open_sweep_data(data, training, access)
     weights = training.weights
     shared = training.shared() | {"weights": str(Path(weights).resolve()) if Path(weights).is_file() else weights}
@@ -151,7 +152,7 @@ def sweep(
             f"itta sweep status {out} --watch shows when they are."
         )
     if not json:
-        print(f"next     itta report {out}")
+        say(f"next     itta report {out}")
 
 
 def sweep_status(
@@ -229,13 +230,13 @@ def show_standings(found: dict[str, Any], json: bool) -> None:
         rows.append(["all", *(str(found[w]) for w in WORDS)])
     show(Table(f"{found['trials']} trials", ["algorithm", *WORDS], rows))
     for r in found["running_now"]:
-        print(f"running  {name_of(r)}: step {r['step']} of {r['of']}{', ' + r['doing'] if r['doing'] else ''}")
+        say(f"running  {name_of(r)}: step {r['step']} of {r['of']}{', ' + r['doing'] if r['doing'] else ''}")
     for r in found["reasons"]:
-        print(f"failed   {name_of(r)}: {r['reason']}")
+        say(f"failed   {name_of(r)}: {r['reason']}")
     for why, n in found["cannot"].items():
-        print(f"cannot   {why} ({n}×)")
+        say(f"cannot   {why} ({n}×)")
     if found["running"] + found["waiting"]:
-        print(f"left     {duration(found['seconds_left'])}")
+        say(f"left     {duration(found['seconds_left'])}")
 
 
 def name_of(r: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from itta.cli.screen import Flags, NameValues, print_json, progress_bars, show, typed_command, use_threads
+from itta.cli.screen import Flags, NameValues, print_json, progress_bars, say, show, typed_command, use_threads
 from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.report.tables import Table, percent
@@ -100,9 +100,9 @@ def train(
         return
     show(accuracy_table(result, trial))
     for file in files:
-        print(f"{file.stem:8} {file}")
-    print(f"model    {out}")
-    print(f"next     {next_command(out, data, dataset, trial, access)}")
+        say(f"{file.stem:8} {file}")
+    say(f"model    {out}")
+    say(f"next     {next_command(out, data, dataset, trial, access)}")
 
 
 def accuracy_table(result: "TrainingResult", trial: "Trial") -> Table:

@@ -7,7 +7,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from itta.cli.own_code import OwnCodeFlags
-from itta.cli.screen import Flags, print_json, progress_bars, show, use_threads
+from itta.cli.screen import Flags, print_json, progress_bars, say, show, use_threads
 from itta.report.tables import Table, percent, points
 from itta.settings import DataAccess, check_at_least
 
@@ -54,4 +54,4 @@ def tune(
     for name, gains in choice.gains.items():
         rows.append([name, *(points(gains[d]) for d in domains), points(sum(gains.values()) / len(gains))])
     show(Table("accuracy gained, points, on the domain left out", ["", *domains, "mean"], rows))
-    print(f"chosen   {choice.chosen}")
+    say(f"chosen   {choice.chosen}")

@@ -1,5 +1,7 @@
 """Unpack an archive from a stranger: regular files only, inside one folder, within limits."""
 
+import errno
+import lzma
 import stat
 import tarfile
 import zipfile
@@ -9,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
-from itta.errors import InputError
+from itta.errors import InputError, first_line
 from itta.progress import ReportProgress, silent
 
 _CHUNK = 2**18
@@ -45,7 +47,7 @@ def unpack(archive: Path, folder: Path, limits: Limits = LIMITS, report: ReportP
     absolute paths instead of refusing them, and it does not exist for zip files.
     """
     members = _zip_members if zipfile.is_zipfile(archive) else _tar_members
-    if members is _tar_members and not tarfile.is_tarfile(archive):
+    if members is _tar_members and not _is_tar(archive):
         raise InputError(
             f"{archive} is neither a zip nor a tar file, or it is cut short: delete it and download it again."
         )
@@ -66,12 +68,28 @@ def unpack(archive: Path, folder: Path, limits: Limits = LIMITS, report: ReportP
             report(f"unpack {archive.name}", min(end, packed), packed)
     except _Refused as error:
         raise InputError(f"{archive} is not unpacked: {name!r} {error}. Is it the right file?") from error
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
-        raise _damaged(archive, error) from error
-    except OSError as error:
-        if error.errno is None:  # an error of gzip, not of the disk
-            raise _damaged(archive, error) from error
+    except InputError:
         raise
+    except OSError as error:
+        if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG):
+            reason = f"{name!r} cannot be a file: {error.strerror}"
+            raise InputError(f"{archive} is not unpacked: {reason}. Is it the right file?") from error
+        if error.errno is not None:  # the disk's complaint, not gzip's
+            raise
+        raise _damaged(archive, error) from error
+    except Exception as error:  # a damaged archive can make its reader raise nearly anything
+        raise _damaged(archive, error) from error
+
+
+def _damaged(archive: Path, error: Exception) -> InputError:
+    return InputError(f"{archive} is damaged or cut short ({first_line(error)}): delete it and download it again.")
+
+
+def _is_tar(archive: Path) -> bool:
+    try:
+        return tarfile.is_tarfile(archive)
+    except (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, ValueError):
+        return False
 
 
 def _check_written(written: int, packed: int, limits: Limits) -> None:
@@ -79,10 +97,6 @@ def _check_written(written: int, packed: int, limits: Limits) -> None:
         raise _Refused(f"exceeds the limit of {limits.bytes / 1e9:g} GB unpacked")
     if written > limits.slack and written > limits.ratio * packed:
         raise _Refused(f"makes the archive unpack to more than {limits.ratio:g} times its size")
-
-
-def _damaged(archive: Path, error: Exception) -> InputError:
-    return InputError(f"{archive} is damaged or cut short ({error}): delete it and download it again.")
 
 
 def safe_path(name: str) -> Path:
@@ -122,6 +136,8 @@ def _tar_members(archive: Path, folder: Path) -> Iterator[_Member]:
                 continue
             content = file.extractfile(member) if member.isreg() and _passes_data_filter(member, folder) else None
             yield _Member(member.name, raw.tell(), content)
+        while file.fileobj is not None and file.fileobj.read(_CHUNK):  # to the end, where the checksum is
+            pass
 
 
 def _passes_data_filter(member: tarfile.TarInfo, folder: Path) -> bool:

@@ -9,25 +9,39 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import sys
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
 import numpy as np
 from filelock import FileLock
+from msgspec import Meta
 
 from itta.data.images import decoder_version, read_image
 from itta.errors import InputError, InputWarning
 from itta.progress import ReportProgress
+from itta.schema import conform, read_json
 
 FORMAT = 1
+MAX_INDEX = 2**26  # bytes
 _CHUNK = 64  # images decoded at a time, and then written
 _SPARE = 1.05  # free space that must be there, relative to the size of the cache
+
+
+@dataclass(frozen=True)
+class Index:
+    """The content of an index."""
+
+    key: str
+    pixels: str
+    checksums: tuple[Annotated[int, Meta(ge=0, lt=2**32)] | None, ...]  # of each image; None if it cannot be read
 
 
 class Damaged(Exception):
@@ -88,7 +102,8 @@ def open_cache(
     folder, name = home / "decoded", _name(origin, size)
     key = _key(paths, size)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _refuse_shared(folder)
         found = None if anew else _open(folder, name, key, paths, size)
         if found is None:
             with FileLock(folder / f"{name}.lock"):
@@ -111,12 +126,26 @@ def _name(origin: str, size: int) -> str:
     return f"{hashlib.sha256(os.path.abspath(origin).encode()).hexdigest()[:20]}-{size}"
 
 
+def _pixels_file(name: str, key: str) -> str:
+    return f"{name}-{key[:16]}.npy"
+
+
+def _refuse_shared(folder: Path) -> None:
+    """Refuse a directory in which another user could put other pixels."""
+    if not hasattr(os, "getuid"):  # Windows keeps a user's directories apart
+        return
+    home, own = folder.parent.stat(), folder.stat()
+    sticky = home.st_mode & stat.S_ISVTX
+    if own.st_uid != os.getuid() or own.st_mode & 0o022 or (home.st_mode & 0o022 and not sticky):
+        raise OSError(f"other users may write there; chmod go-w {folder.parent} {folder}")
+
+
 def _key(paths: Sequence[str], size: int) -> str:
     facts: list[object] = [FORMAT, decoder_version(), size]
     for path in paths:
         try:
-            stat = os.stat(path)
-            facts.append([os.path.abspath(path), stat.st_size, stat.st_mtime_ns])
+            found = os.stat(path)
+            facts.append([os.path.abspath(path), found.st_size, found.st_mtime_ns])
         except OSError:
             facts.append([os.path.abspath(path), None, None])
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
@@ -125,14 +154,14 @@ def _key(paths: Sequence[str], size: int) -> str:
 def _open(folder: Path, name: str, key: str, paths: Sequence[str], size: int) -> Mapped | None:
     """Map a cache that is complete and up to date."""
     try:
-        index: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        if index["key"] != key or len(index["checksums"]) != len(paths):
+        index = conform(Index, read_json(folder / f"{name}.json", MAX_INDEX))
+        if index.key != key or index.pixels != _pixels_file(name, key) or len(index.checksums) != len(paths):
             return None
-        pixels = np.load(folder / index["pixels"], mmap_mode="r", allow_pickle=False)
+        pixels = np.load(folder / index.pixels, mmap_mode="r", allow_pickle=False)
         if pixels.shape != (len(paths), size, size, 3) or pixels.dtype != np.uint8:
             return None
-        return Mapped(pixels, index["checksums"], paths)
-    except (OSError, ValueError, KeyError, TypeError, EOFError):
+        return Mapped(pixels, index.checksums, paths)
+    except (OSError, ValueError, EOFError):  # an InputError is a ValueError
         return None
 
 
@@ -150,7 +179,7 @@ def _make(folder: Path, name: str, key: str, paths: Sequence[str], size: int, re
         raise OSError(f"{need / 1e9:.1f} GB are needed, and the disk is nearly full")
     for left_over in folder.glob(f"{name}.*.tmp"):  # from a process that was killed
         left_over.unlink()
-    pixels = f"{name}-{key[:16]}.npy"
+    pixels = _pixels_file(name, key)
     partial = folder / f"{name}.{os.getpid()}.tmp"
     try:
         with open(partial, "wb") as file:

@@ -110,7 +110,7 @@ def _extent(response: http.client.HTTPResponse) -> tuple[int, int | None]:
     """Return the position of the answer in the file, and the length of the file, None if the server does not say."""
     length = response.headers.get("Content-Length")
     if response.status != 206:
-        return 0, int(length) if length else None
+        return 0, int(length) if length and length.isdecimal() else None
     try:
         extent, _, total = response.headers["Content-Range"].removeprefix("bytes ").partition("/")
         return int(extent.partition("-")[0]), int(total)

@@ -15,7 +15,7 @@ def fingerprint_files(root: Path, dataset: DomainDataset) -> str:
     base = os.path.abspath(root if root.is_dir() else root.parent)
     digest = hashlib.sha256()
     for domain, images in dataset.domains.items():
-        for name, label in zip(images.names, images.labels):
+        for name, label in zip(getattr(images, "paths", images.names), images.labels):
             where = os.path.relpath(os.path.abspath(name), base)
             line = (domain, dataset.classes[label], Path(where).as_posix(), os.stat(name).st_size)
             digest.update(os.fsencode("\0".join(map(str, line)) + "\n"))

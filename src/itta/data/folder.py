@@ -1,6 +1,5 @@
 """Images in folders or manifests: root/domain/class/image to train on, root/class/image or root/image as a target."""
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,8 +12,11 @@ from itta.data.cache import Damaged, Mapped, open_cache
 from itta.data.dataset import DomainDataset, Images
 from itta.data.images import IMAGE_SUFFIXES, check_image_size, read_image
 from itta.data.manifest import is_manifest, read_manifest
+from itta.data.suspicions import warn_about
 from itta.errors import InputError, unknown
+from itta.files import walk_files
 from itta.progress import ReportProgress, silent
+from itta.text import readable
 
 
 class InMemory:
@@ -47,10 +49,11 @@ class FolderImages:
         self, paths: Sequence[Path], labels: Sequence[int] | np.ndarray, image_size: int, origin: str | None = None
     ) -> None:
         check_image_size(image_size)
-        self.names = [str(path) for path in paths]
+        self.paths = [str(path) for path in paths]
+        self.names = [readable(path) for path in self.paths]
         self.labels = np.asarray(labels, dtype=np.int64)
         self._size, self._origin = image_size, origin
-        self._store: InMemory | Mapped | None = None if origin else InMemory(self.names, image_size)
+        self._store: InMemory | Mapped | None = None if origin else InMemory(self.paths, image_size)
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -75,14 +78,14 @@ class FolderImages:
             try:
                 pixels = self._store.read(rows)
             except Damaged:  # damaged again: decode in memory
-                self._store = InMemory(self.names, self._size)
+                self._store = InMemory(self.paths, self._size)
                 pixels = self._store.read(rows)
         return torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
     def _open(self, report: ReportProgress, anew: bool = False) -> None:
         assert self._origin is not None
-        mapped = open_cache(self._origin, self.names, self._size, report, anew)
-        self._store = mapped or InMemory(self.names, self._size)
+        mapped = open_cache(self._origin, self.paths, self._size, report, anew)
+        self._store = mapped or InMemory(self.paths, self._size)
 
 
 def load_folder(
@@ -106,6 +109,8 @@ def load_folder(
             raise unknown("domain", name, tuple(found))
     files = {name: by_class for name, by_class in found.items() if domains is None or name in domains}
     classes = tuple(sorted({label for by_class in files.values() for label in by_class}))
+    _check_names((*files, *classes))
+    warn_about(root, files)
     for name, by_class in files.items():
         _check_domain(root, name, by_class, classes, allow_missing_classes)
     return DomainDataset(
@@ -117,6 +122,13 @@ def load_folder(
         },
         image_size=image_size,
     )
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Refuse names of domains and classes that no file of ours can hold."""
+    for name in names:
+        if readable(name) != name:
+            raise InputError(f"the name of the folder {readable(name)!r} is not UTF-8: rename the folder.")
 
 
 def files_by_class(root: Path) -> dict[str, dict[str, list[Path]]]:
@@ -254,7 +266,17 @@ def _check_domain(
 def _subfolders(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}: check the path.")
+    _check_readable(folder)
     return {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")}
+
+
+def _check_readable(folder: Path) -> None:
+    try:
+        next(folder.iterdir(), None)
+    except OSError as error:
+        raise InputError(
+            f"cannot read the folder {folder} ({error.strerror}): change its permissions, or move it away."
+        ) from error
 
 
 def _by_class(folder: Path) -> dict[str, list[Path]]:
@@ -262,9 +284,7 @@ def _by_class(folder: Path) -> dict[str, list[Path]]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    for parent, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (path for path in (Path(parent, name) for name in files) if _is_image(path))
+    return (path for path in walk_files(folder) if _is_image(path))
 
 
 def _is_image(path: Path) -> bool:

@@ -1,5 +1,6 @@
 """Read an image file of any common kind as an array of one shape."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import PIL
 from PIL import Image, ImageOps, UnidentifiedImageError, features
 
-from itta.errors import InputError
+from itta.errors import InputError, InputWarning
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 MAX_PIXELS = 100_000_000
@@ -41,7 +42,7 @@ def read_image(path: str | Path, size: int, max_pixels: int = MAX_PIXELS) -> np.
             # If a photo of 12 megapixels becomes 96 pixels wide, the JPEG decoder can skip detail (1/2, 1/4 or 1/8) and
             # is several times as fast. It keeps twice the wanted size, so that the filter below still smooths.
             image.draft(None, (2 * size, 2 * size))
-            small = _flatten(_upright(image)).resize((size, size), Image.Resampling.BILINEAR)
+            small = _flatten(_upright(image), path).resize((size, size), Image.Resampling.BILINEAR)
     except InputError:
         raise
     except Exception as error:  # a broken file can make a decoder raise nearly anything
@@ -77,18 +78,26 @@ def _upright(image: Image.Image) -> Image.Image:
     return image
 
 
-def _flatten(image: Image.Image) -> Image.Image:
+def _flatten(image: Image.Image, path: Path) -> Image.Image:
     """Convert any mode to RGB, or to RGBA if there is transparency."""
     if image.mode in _WHITE:
-        return _to_grey(image).convert("RGB")
+        return _to_grey(image, path).convert("RGB")
     return image.convert("RGBA" if image.has_transparency_data else "RGB")
 
 
-def _to_grey(image: Image.Image) -> Image.Image:
+def _to_grey(image: Image.Image, path: Path) -> Image.Image:
     """Scale grey of more than 8 bits to 8 bits; Pillow would clip it. White is the mode's, or the brightest pixel."""
-    values = np.nan_to_num(np.asarray(image, dtype=np.float32))
+    values = np.array(image, dtype=np.float32)  # one copy, changed in place: it may be large
+    if np.isnan(values).any():
+        warnings.warn(
+            f"{path} has pixels that are not numbers (NaN): they are read as black", InputWarning, stacklevel=2
+        )
+    np.nan_to_num(values, copy=False)
     white = max(_WHITE[image.mode], float(values.max()))
-    return Image.fromarray((values.clip(0) * (255 / white) + 0.5).astype(np.uint8))
+    values.clip(0, out=values)
+    values *= 255 / white
+    values += 0.5
+    return Image.fromarray(values.astype(np.uint8))
 
 
 def _on_white(image: Image.Image) -> Image.Image:

@@ -13,9 +13,11 @@ from typing import Any
 
 from itta.data.images import IMAGE_SUFFIXES
 from itta.errors import InputError
+from itta.schema import damaged, parse_json, read_bytes
 
 MANIFEST_SUFFIXES = (".csv", ".json", ".jsonl")
 FIELDS = ("domain", "class", "file")
+MAX_MANIFEST = 2**28  # bytes
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def read_manifest(path: str | Path) -> list[Entry]:
     read = {".csv": _csv_rows, ".json": _json_rows, ".jsonl": _jsonl_rows}[path.suffix.lower()]
     try:
         entries = [_entry(path, line, row) for line, row in read(path)]
-    except (csv.Error, UnicodeDecodeError) as error:
+    except (csv.Error, UnicodeError) as error:
         raise InputError(f"cannot read {path} ({error}): save it as UTF-8 {path.suffix.lower()[1:]}.") from error
     if not entries:
         raise InputError(f"{path} lists no images: expected entries with {', '.join(FIELDS)}.")
@@ -70,11 +72,11 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, Any]]:
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
     """Decode the list piece by piece, to know the line of each piece."""
-    text = path.read_text(encoding="utf-8-sig")
+    text = _text(path)
     try:
-        whole = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON ({error}): fix that line.") from error
+        whole = parse_json(text)
+    except InputError as error:
+        raise InputError(f"{path}: {_with_line(text) or error}: fix that line.") from error
     if not isinstance(whole, list):
         raise InputError(f"{path} holds {_kind(whole)}: expected a list of objects with {', '.join(FIELDS)}.")
     decoder, position, line = json.JSONDecoder(), text.index("[") + 1, 1
@@ -88,13 +90,29 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
         _, position = decoder.raw_decode(text, position)
 
 
+def _with_line(text: str) -> str:
+    """Say what is wrong with JSON and in which line, in the words of Python's own parser."""
+    try:
+        json.loads(text)
+    except ValueError as error:
+        return f"not JSON ({error})"
+    except RecursionError:
+        pass
+    return ""
+
+
+def _text(path: Path) -> str:
+    with damaged(path, "split it into several"):
+        return read_bytes(path, MAX_MANIFEST).decode("utf-8-sig")
+
+
 def _jsonl_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    for line, text in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
+    for line, text in enumerate(_text(path).splitlines(), start=1):
         if text.strip():
             try:
-                row = json.loads(text)
-            except ValueError as error:
-                raise InputError(f"{path}, line {line}: not JSON ({error}): fix that line.") from error
+                row = parse_json(text)
+            except InputError as error:
+                raise InputError(f"{path}, line {line}: {error}: fix that line.") from error
             yield line, row
 
 
@@ -113,9 +131,16 @@ def _entry(path: Path, line: int, row: Any) -> Entry:
     image = path.parent / file
     if image.suffix.lower() not in IMAGE_SUFFIXES:
         raise InputError(f"{where}: {file} is not an image file: expected {', '.join(IMAGE_SUFFIXES)}.")
-    if not image.is_file():
+    if not _is_file(image):
         raise InputError(f"{where}: there is no file {image}: write the path relative to the manifest's folder.")
     return Entry(line, domain, label, image)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
 
 
 def _check_repeats(path: Path, entries: list[Entry]) -> None:

@@ -24,6 +24,7 @@ from itta.errors import InputError, unknown
 
 RAW = "raw"  # the folder of the four files, as in torchvision
 SIDE = 28
+MAX_VALUES = 2**28  # of an idx file; MNIST has 47 million
 LABEL_NOISE = 0.25
 COLOUR_NOISE = {"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}  # share of images with a colour that disagrees with the label
 
@@ -135,13 +136,15 @@ def _idx_file(folder: Path, name: str) -> Path:
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
     """Read an idx file of bytes, compressed or not: 0, 0, the type 8, the number of axes, their lengths, the values."""
+    start = 4 + 4 * dimensions
     try:
-        data = path.read_bytes()
-        data = gzip.decompress(data) if path.suffix == ".gz" else data
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            head = file.read(start)
+            shape = tuple(int.from_bytes(head[i : i + 4], "big") for i in range(4, start, 4))
+            whole = head[:4] == bytes((0, 0, 8, dimensions)) and math.prod(shape) <= MAX_VALUES
+            data = file.read(math.prod(shape) + 1) if whole else b""
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"cannot read {path} ({error}): delete it and download it again.") from error
-    start = 4 + 4 * dimensions
-    shape = tuple(int.from_bytes(data[i : i + 4], "big") for i in range(4, start, 4))
-    if data[:4] != bytes((0, 0, 8, dimensions)) or len(data) != start + math.prod(shape):
+    if not whole or len(data) != math.prod(shape):
         raise InputError(f"{path} is not an idx file of bytes with {dimensions} axes: delete it and download it again.")
-    return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
+    return np.frombuffer(data, dtype=np.uint8).reshape(shape)

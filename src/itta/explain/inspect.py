@@ -1,6 +1,7 @@
 """The inspection of a trained model: the logs of its training, and the shape of ITTA's learned loss f_w."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,17 @@ from itta.explain.learned_loss import describe_f_w, f_w_inputs, plot_f_w, sample
 from itta.explain.training_logs import curve_summary, plot_curves, read_curves
 from itta.files import replace_text
 from itta.nn.affine_stack import AffineStack
-from itta.store.model import load
+from itta.store.model import OwnCode, load
 
 
-def inspect_model(model: Path, out: Path | None = None, reach: float = 1.0) -> dict[str, Any]:
+def inspect_model(model: Path, out: Path | None = None, reach: float = 1.0, own: OwnCode = OwnCode()) -> dict[str, Any]:
     """Return the numbers; with ``out``, also write them and figures into this folder.
 
     ``reach`` bounds the inputs of f_w, for a model that does not know which inputs f_w saw in training.
     """
-    if not reach > 0:
+    if not 0 < reach < math.inf:
         raise InputError(f"the range of inputs is given by a number above 0, got {reach:g}.")
-    trained = load(model)
+    trained = load(model, own.algorithm, own.backbone)
     curves, source = read_curves(model)
     result: dict[str, Any] = {
         "model": str(model),

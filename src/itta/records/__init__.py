@@ -9,12 +9,12 @@ from typing import Any
 
 from itta.errors import InputError
 from itta.files import append_text, lock_for_writing, replace_lines, replace_text
-from itta.schema import MAX_BYTES, Count, Name, Share, check_depth, check_schema, conform, parse_json
+from itta.schema import MAX_BYTES, Count, Name, Share, check_depth, check_schema, conform, numbers_of, parse_json
 from itta.trial import Trial
 
 __all__ = [
     "RECORDS", "SCHEMA", "STEPS", "Record", "append", "append_lines", "keep_until", "merge", "parse_line",
-    "read", "read_lines", "replace_text", "write_all",
+    "read", "read_lines", "read_steps", "replace_text", "write_all",
 ]  # fmt: skip
 
 RECORDS = "records.jsonl"  # in a run's folder: a record for each evaluation
@@ -74,8 +74,11 @@ def read(path: Path, damaged: list[int] | None = None) -> Iterator[Record]:
         try:
             record = Record.from_json(values, last[1] if last[0] == values.get("trial") else None)
         except InputError as error:
-            cure = "" if "update itta" in str(error) else ": it is not a record of this program. Delete the line."
-            raise InputError(f"{path}, line {number}: {error}{cure}") from None
+            if "update itta" in str(error):
+                raise InputError(f"{path}, line {number}: {error}") from None
+            raise InputError(
+                f"{path}, line {number} is not a record of this program ({error}): delete the line."
+            ) from None
         last = values["trial"], record.trial
         yield record
     if skipped and damaged is None:
@@ -85,6 +88,11 @@ def read(path: Path, damaged: list[int] | None = None) -> Iterator[Record]:
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file with one JSON object per line; skip damaged lines and one that a crash cut off."""
     return (values for _, values in numbered_lines(path) if values is not None)
+
+
+def read_steps(path: Path) -> Iterator[dict[str, float]]:
+    """Yield the logs of training steps: finite numbers by name. Lines without a step are skipped."""
+    return (numbers for values in read_lines(path) if "step" in (numbers := numbers_of(values)))
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:

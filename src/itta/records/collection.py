@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from itta.errors import InputError
+from itta.files import walk_files
 from itta.records import RECORDS, Record, merge, read
 from itta.records.values import as_written
 from itta.schema import read_json
@@ -50,7 +51,8 @@ def collect_records(paths: Sequence[Path], where: Mapping[str, str] | None = Non
 
 def files_of_runs(root: Path, name: str) -> list[Path]:
     """The files of a name under a folder, without those of models that `itta tune` trained."""
-    return sorted(f for f in root.rglob(name) if "tune" not in f.relative_to(root).parts[:-2]) if root.is_dir() else []
+    found = (f for f in walk_files(root) if f.name == name) if root.is_dir() else ()
+    return sorted(f for f in found if "tune" not in f.relative_to(root).parts[:-2])
 
 
 def trial_of_folder(folder: Path) -> Trial | None:

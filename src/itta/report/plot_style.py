@@ -7,9 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from itta.errors import InputError
+from itta.files import complete, refuse_to_replace
+
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")  # Okabe and Ito's
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "+++", "ooo", "---")
 MARKERS = "osD^vPX*"
+FIGURE_SUFFIXES = (".png", ".pdf", ".svg")
 COLOURS = {"plain": "#8a8a8a", "adapted": "#d1495b", "other": "#30638e", "third": "#edae49"}
 
 
@@ -24,9 +28,21 @@ def pyplot() -> Any:
     return plt
 
 
+def check_figure_name(path: Path) -> None:
+    """Refuse a name whose ending no figure has, or a place where no figure can be written."""
+    if path.suffix.lower() not in FIGURE_SUFFIXES:
+        raise InputError(f"{path} is not a name for a figure: end it in {', '.join(FIGURE_SUFFIXES)}.")
+    if path.exists() or path.is_symlink():
+        refuse_to_replace(path, "figure")
+
+
 def save_figure(figure: Any, path: Path) -> Path:
+    """Write a figure and close it."""
+    check_figure_name(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, bbox_inches="tight", facecolor="white")
+    with complete(path, "figure") as temporary:
+        kind = path.suffix[1:].lower()
+        figure.savefig(temporary, format=kind, dpi=150, bbox_inches="tight", facecolor="white")
     pyplot().close(figure)
     return path
 

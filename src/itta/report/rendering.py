@@ -1,6 +1,5 @@
 """A filled layout rendered: as a table to read, and as rows of numbers for programs."""
 
-import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from itta.report.cells import Cell
 from itta.report.filled_layout import BASELINE, FilledLayout, row_summaries
 from itta.report.paper import Figure
 from itta.report.tables import Table, percent
+from itta.text import write_csv
 
 Paper = Mapping[str, Mapping[str, Figure]]  # row -> column -> the number that the paper prints
 CALIBRATION = "ECE"
@@ -125,9 +125,7 @@ def csv_text(tables: Sequence[Table], rows: Sequence[Mapping[str, Any]]) -> str:
     """A line for each cell."""
     text = io.StringIO()
     columns = list(rows[0]) if rows else ["row", "column", *cell_numbers(Cell())]
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    write_csv(text, columns, rows)
     return text.getvalue()
 
 

@@ -1,6 +1,5 @@
 """Run one stream through a model as trained and through an adapter, and keep what both answered."""
 
-import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,6 +17,7 @@ from itta.records import Record
 from itta.run.evaluate import evaluate
 from itta.settings import StreamSettings
 from itta.store.model import Description
+from itta.text import csv_writer
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ def by_domain(target: Target, outcome: Outcome) -> dict[str, Outcome]:
 def write_predictions(path: Path, comparison: Comparison, classes: Sequence[str]) -> None:
     """Write a CSV row for each image, in the order of the stream."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["image", "label", "before", "after"])
+    write = csv_writer(text, ["image", "label", "before", "after"])
     before, after, names = comparison.before, comparison.after, comparison.target.images.names
     for i, y, b, a in zip(after.indices, after.labels, before.predictions, after.predictions):
-        writer.writerow([names[i], classes[y] if y >= 0 else "", classes[b], classes[a]])
+        label = classes[y] if y >= 0 else ""
+        write({"image": names[i], "label": label, "before": classes[b], "after": classes[a]})
     replace_text(path, text.getvalue())
 
 

@@ -9,6 +9,7 @@ import torch
 from itta.adapters.base import Adapter
 from itta.data.dataset import Images
 from itta.data.loaders import stream
+from itta.errors import InputError
 from itta.metrics.outcome import Outcome
 from itta.progress import ReportProgress, silent
 
@@ -18,8 +19,20 @@ def predictions(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
     """Yield (indices, labels, predicted classes, probabilities of these) batch by batch."""
     for chosen, x, y in stream(images, indices, batch_size, seed, adapter.needs.batch):
-        confidence, predicted = torch.softmax(adapter(x).float(), 1).max(1)
+        confidence, predicted = answer(adapter, x)
         yield chosen, y.numpy(), predicted.numpy(), confidence.numpy()
+
+
+def answer(adapter: Adapter, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the probability and the number of the chosen class of each image; refuse answers that are not numbers."""
+    logits = adapter(x).float()
+    if not bool(torch.isfinite(logits).all()):
+        raise InputError(
+            f"{adapter.name} gives answers that are not finite (NaN): the model's weights, or the adapter's steps, "
+            "have overflowed. Train or adapt with a smaller learning rate (--set lr=…)."
+        )
+    confidence, predicted = torch.softmax(logits, 1).max(1)
+    return confidence, predicted
 
 
 def evaluate(

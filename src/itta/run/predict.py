@@ -12,6 +12,8 @@ from itta.data.images import read_image
 from itta.data.loaders import cuts
 from itta.errors import InputError
 from itta.functional.augment import to_float
+from itta.run.evaluate import answer
+from itta.text import printable, readable
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,10 @@ def predict_files(
         chunk = files[part]
         images, errors = read_images(chunk, size)
         rows = iter(predict_images(adapter, source, images) if images else [])
-        yield [Prediction(str(f), error=errors[f]) if f in errors else replace(next(rows), file=str(f)) for f in chunk]
+        yield [
+            Prediction(readable(str(f)), error=errors[f]) if f in errors else replace(next(rows), file=readable(str(f)))
+            for f in chunk
+        ]
 
 
 def read_images(files: Sequence[Path], size: int) -> tuple[list[np.ndarray], dict[Path, str]]:
@@ -48,7 +53,7 @@ def read_images(files: Sequence[Path], size: int) -> tuple[list[np.ndarray], dic
         try:
             images.append(read_image(file, size))
         except InputError as error:
-            errors[file] = str(error)
+            errors[file] = printable(str(error))
     return images, errors
 
 
@@ -56,10 +61,6 @@ def predict_images(adapter: Adapter, source: Adapter, images: Sequence[np.ndarra
     """Predict one batch without and with adaptation; the rows have no file name yet."""
     x = to_float(torch.from_numpy(np.stack(images)))
     classes = adapter.model.task.classes
-    before, after = (torch.softmax(a(x).float(), 1).max(1) for a in (source, adapter))
-    return [
-        Prediction("", classes[i], round(p, 4), classes[j], round(q, 4), i != j)
-        for i, p, j, q in zip(
-            after.indices.tolist(), after.values.tolist(), before.indices.tolist(), before.values.tolist()
-        )
-    ]
+    (q, before), (p, after) = (answer(a, x) for a in (source, adapter))
+    rows = zip(after.tolist(), p.tolist(), before.tolist(), q.tolist())
+    return [Prediction("", classes[i], round(p, 4), classes[j], round(q, 4), i != j) for i, p, j, q in rows]

@@ -14,7 +14,7 @@ from itta.algorithms import Algorithm, Task, find_algorithm
 from itta.data import check_unchanged, open_data
 from itta.data.dataset import DomainDataset, Split, split, target_indices
 from itta.data.loaders import TrainLoader, prefetch
-from itta.errors import InputError
+from itta.errors import InputError, last_line
 from itta.hparams import sample
 from itta.metrics.outcome import Outcome
 from itta.metrics.selection import mean, split_of
@@ -25,10 +25,11 @@ from itta.run.directory import alone, claim
 from itta.run.evaluate import evaluate
 from itta.run.interruption import Interrupted, interruptible
 from itta.run.source_data import collect_statistics
+from itta.schema import Count, convert, damaged
 from itta.seeds import derive_seed, seed_all
 from itta.store.checkpoint import TrainingProgress, load_checkpoint, save_checkpoint
 from itta.store.model import Description, OwnCode, is_model, load_model, read_description, save_model
-from itta.store.tensors import load_tensors, save_tensors
+from itta.store.tensors import check_finite_tensors, load_tensors, save_tensors
 from itta.trial import Trial
 
 CHECKPOINT_SECONDS = 60.0
@@ -128,9 +129,14 @@ def earlier_weights(algorithm: Algorithm, path: Path) -> Iterator[int]:
     """Give the algorithm the weights of an earlier step for a while; yields the number of that step."""
     last = {name: tensor.clone() for name, tensor in algorithm.state_dict().items()}
     tensors, about = load_tensors(path)
-    algorithm.load_state_dict(tensors)
+    with damaged(path, "delete that directory and train again"):
+        step = convert(about.get("step"), Count)
+        try:
+            algorithm.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise InputError(last_line(error)) from error
     try:
-        yield about["step"]
+        yield step
     finally:
         algorithm.load_state_dict(last)
 
@@ -200,6 +206,7 @@ def learn(training: Training, report: ReportProgress, asked_to_stop: Callable[[]
         logged.append({"step": progress.step, **logs})
         evaluates = progress.step % training.eval_every == 0 or progress.step == trial.steps
         if evaluates:
+            check_weights(algorithm, progress.step)
             record_accuracy(training)
         stops = asked_to_stop() and progress.step < trial.steps
         if evaluates or stops or time.monotonic() - saved > CHECKPOINT_SECONDS:
@@ -240,6 +247,15 @@ def check_finite(logs: dict[str, float], step: int) -> None:
         raise InputError(
             f"{bad[0]} is not finite at step {step}: lower the learning rate (--set lr=…). The last checkpoint is kept."
         )
+
+
+def check_weights(algorithm: Algorithm, step: int) -> None:
+    """Refuse to go on with weights that are not numbers; a loss shows them only one step later."""
+    check_finite_tensors(
+        algorithm.state_dict(),
+        f"the weights after step {step}",
+        "lower the learning rate (--set lr=…). The last checkpoint is kept",
+    )
 
 
 def measure(training: Training) -> dict[str, dict[str, Outcome]]:

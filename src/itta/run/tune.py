@@ -22,6 +22,7 @@ from itta.run.train import train
 from itta.settings import DataAccess
 from itta.store.adapter_choice import Candidate, Choice, write_choice
 from itta.store.model import OwnCode, is_model, load_model, read_description, refuse_code_named_by_file
+from itta.text import as_file_name
 from itta.trial import Trial
 
 NO_ADAPTATION = Candidate("source", {})
@@ -78,7 +79,7 @@ def trained_without(
     others = tuple(d for d in trial.train_domains if d != domain)
     fingerprint = dataset.fingerprint if trial.fingerprint else ""
     part = replace(trial, train_domains=others, test_domains=(domain,), fingerprint=fingerprint)
-    out = model / "tune" / domain
+    out = model / "tune" / as_file_name(domain)
     if is_model(out):
         description = read_description(out)
         if not description.trial.differences(part):

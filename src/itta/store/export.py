@@ -4,6 +4,7 @@ Both take images [B, 3, H, W] in [0, 1], any B, and give logits; the normalisati
 it is complete and answers as the model does.
 """
 
+import io
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +40,7 @@ def export_onnx(adapter: Adapter, path: Path) -> Exported:
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     predict, about = adapter.frozen().cpu(), metadata(adapter)
-    with complete(path) as temporary:
+    with complete(path, "onnx") as temporary:
         with quietly():
             program = torch.onnx.export(
                 traced(predict, about), (), dynamo=True, verbose=False, input_names=["images"], output_names=["logits"]
@@ -53,9 +54,11 @@ def export_onnx(adapter: Adapter, path: Path) -> Exported:
 def export_torch(adapter: Adapter, path: Path) -> Exported:
     """Write a program that torch.export.load reads; what it is lies inside as itta.json."""
     predict, about = adapter.frozen().cpu(), metadata(adapter)
-    with complete(path) as temporary:
-        with quietly(), open(temporary, "wb") as file:
-            torch.export.save(traced(predict, about), file, extra_files={METADATA: json.dumps(about)})
+    with complete(path, "zip") as temporary:
+        program = io.BytesIO()  # torch aborts the process if it cannot write a file
+        with quietly():
+            torch.export.save(traced(predict, about), program, extra_files={METADATA: json.dumps(about)})
+        temporary.write_bytes(program.getbuffer())
         return Exported(path, "torch.export", check_parity(predict, load_torch(temporary), about, path))
 
 
@@ -89,6 +92,8 @@ def check_parity(predict: nn.Module, run: Run, about: Mapping[str, Any], path: P
         x = images(predict, about, n)
         with torch.no_grad():
             expected = predict(x)
+        if not bool(torch.isfinite(expected).all()):
+            raise InputError(f"the model's answers are not finite (NaN), so {path} was not written: train it again.")
         difference = (run(x) - expected).abs().max() / expected.abs().max().clamp(min=1)
         worst = max(worst, float(difference)) if torch.isfinite(difference) else float("nan")
     if not worst <= TOLERANCE:

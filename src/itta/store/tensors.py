@@ -37,7 +37,7 @@ def load_tensors(path: Path, sha256: str = "") -> tuple[dict[str, Tensor], dict[
         if sha256 and checksum(path) != sha256:
             raise InputError(
                 f"{path} is not the file that was saved with its model.json (its checksum differs): it is damaged, or "
-                "of another run. Copy both files from the same run."
+                "of another run; copy both files from the same run."
             )
         with safe_open(path, framework="pt") as file:
             metadata = parse_json((file.metadata() or {}).get("json", "{}"))

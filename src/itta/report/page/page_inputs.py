@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from itta.errors import InputError
-from itta.records import STEPS, read_lines
+from itta.records import STEPS, read_steps
 from itta.records.collection import Collection, collect_records, files_of_runs, trial_of_folder
 from itta.records.story import STORY_FILE, Story, Stream, read_story
 
@@ -33,7 +33,7 @@ def read_inputs(paths: Sequence[Path], where: Mapping[str, str] | None = None) -
         )
     kept = {r.trial.key for r in collection.records}
     steps = {
-        trial.key: list(read_lines(file))
+        trial.key: list(read_steps(file))
         for file in find_files(paths, STEPS)
         if (trial := trial_of_folder(file.parent)) and trial.key in kept
     }
