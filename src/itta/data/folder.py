@@ -94,9 +94,10 @@ def load_folder(
     allow_missing_classes: bool = False,
     cache: bool = True,
 ) -> DomainDataset:
-    """Load root/domain/class/image, or a manifest of images, all sorted by name.
+    """Load root/domain/class/image, or a manifest of images, in the order of torchvision's ImageFolder.
 
-    DomainBed sorts folders this way, so its splits come out the same.
+    DomainBed reads folders with ImageFolder, so its splits come out the same. There are three differences: files and
+    folders with a leading dot are left out here, GIF files are read, and all domains share one list of classes.
     """
     root = Path(root)
     found = files_by_class(root)
@@ -197,7 +198,8 @@ def _labelled(
 def _listed(manifest: Path) -> dict[str, dict[str, list[Path]]]:
     """Domain -> class -> files of a manifest, in the order that folders of these names would have."""
     found: dict[str, dict[str, list[Path]]] = {}
-    for entry in sorted(read_manifest(manifest), key=lambda entry: (entry.domain, entry.label, entry.path)):
+    entries = read_manifest(manifest)
+    for entry in sorted(entries, key=lambda entry: (entry.domain, entry.label, *_by_parent(entry.path))):
         if not entry.label:
             raise InputError(f"{manifest}, line {entry.line}: no class; to train, every image needs one.")
         found.setdefault(entry.domain, {}).setdefault(entry.label, []).append(entry.path)
@@ -249,13 +251,23 @@ def _subfolders(folder: Path) -> dict[str, Path]:
 
 
 def _by_class(folder: Path) -> dict[str, list[Path]]:
-    return {name: sorted(_walk(path)) for name, path in _subfolders(folder).items()}
+    return {name: sorted(_walk(path), key=_by_parent) for name, path in _subfolders(folder).items()}
+
+
+def _by_parent(path: Path) -> tuple[str, str]:
+    """Sort key of ImageFolder: the path of the folder as text, then the name. Files come before those of subfolders."""
+    return str(path.parent), path.name
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    for parent, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".") and not _leads_back(Path(parent, name))]
         yield from (path for path in (Path(parent, name) for name in files) if _is_image(path))
+
+
+def _leads_back(folder: Path) -> bool:
+    """Whether a folder is a link to one that contains it: following it would never end."""
+    return folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve())
 
 
 def _is_image(path: Path) -> bool:
