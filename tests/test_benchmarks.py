@@ -227,3 +227,16 @@ def test_a_report_over_many_records(load, tmp_path):
     made = [r for p in (tmp_path / "records").glob("*/records.jsonl") for r in records.read(p)]
     assert len(made) == 250
     assert {r.adapter for r in made} == {"source", *scale.ADAPTERS}
+
+
+def test_rates_of_false_alarms(load):
+    rates = load("significance_rates")
+    options = rates.Options(experiments=1000)
+    found = rates.measure(options, 6, 3, rates.EFFECTS["normal"])
+    assert rates.acceptable(found)
+    assert found.pairs_alarms > 0.1  # the tests on pairs that the report does not use
+    assert rates.measure(options, 4, 3, rates.EFFECTS["normal"]).alarms is None
+    for draw in rates.EFFECTS.values():
+        effects = draw(np.random.default_rng(0), (100_000,))
+        assert abs(effects.mean()) < 0.05
+        assert effects.std() == pytest.approx(1, abs=0.1)

@@ -155,17 +155,25 @@ def is_full_disk(error: BaseException) -> bool:
     return any(f"os error {number}" in str(error) for number in FULL)  # safetensors, which is written in Rust
 
 
-def walk_files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, without hidden folders; a folder that cannot be read is an error."""
+def walk_files(folder: Path, follow: bool = False) -> Iterator[Path]:
+    """Yield the files below a folder, without hidden folders; a folder that cannot be read is an error.
+
+    ``follow`` enters folders that are links, unless they lead back to a folder that contains them.
+    """
 
     def refuse(error: OSError) -> None:
         raise InputError(
             f"cannot read the folder {error.filename} ({error.strerror}): change its permissions, or move it away."
         ) from error
 
-    for parent, folders, files in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    for parent, folders, files in os.walk(folder, onerror=refuse, followlinks=follow):
+        folders[:] = [name for name in folders if not name.startswith(".") and not leads_back(Path(parent, name))]
         yield from (Path(parent, name) for name in files)
+
+
+def leads_back(folder: Path) -> bool:
+    """Tell whether a folder is a link to one that contains it: following it would never end."""
+    return folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve())
 
 
 def append_text(path: Path, text: str) -> None:

@@ -1,3 +1,4 @@
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -43,6 +44,67 @@ def test_hidden_files_and_other_files_are_left_out(root: Path) -> None:
     data = load_folder(root, image_size=4)
     assert tuple(data.domains) == ("photo", "sketch")
     assert len(data.domains["photo"]) == 3
+
+
+def image_folder(folder: Path, extensions: tuple[str, ...]) -> list[tuple[str, int]]:
+    """The samples of torchvision's ImageFolder, by its rule: (path, number of the class)."""
+    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    return [
+        (os.path.join(parent, name), number)
+        for number, label in enumerate(classes)
+        for parent, _, files in sorted(os.walk(folder / label, followlinks=True))
+        for name in sorted(files)
+        if name.lower().endswith(extensions)
+    ]
+
+
+TORCHVISION = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+@pytest.fixture
+def nested(tmp_path: Path) -> Path:
+    """Folders in folders, names that sort differently as text and as paths, and a link."""
+    root = tmp_path / "nested"
+    inside = (
+        "t.png", "sub/z.png", "sub/a.JPG", "sub-1/b.png", "sub/deep/c.png", "sub.x/d.png", "B.png", "a.png", "10.png",
+        "9.png", "Sub/e.png", "é.png",
+    )  # fmt: skip
+    put(root, *(f"photo/{label}/{name}" for label in ("dog", "Cat") for name in inside))
+    put(tmp_path / "elsewhere", "1.png", "more/2.png")
+    (root / "photo/dog/linked").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (root / "photo/dog/notes.txt").write_text("not an image")
+    return root
+
+
+def test_the_order_is_that_of_image_folder(nested: Path) -> None:
+    expected = image_folder(nested / "photo", TORCHVISION)
+    photo = load_folder(nested, image_size=4).domains["photo"]
+    assert len(expected) == 2 * 12 + 2
+    assert list(zip(photo.names, photo.labels.tolist())) == expected
+    assert [*photo.names] != sorted(photo.names)  # another rule would not do
+
+
+def test_image_folder_also_takes_dot_files_and_we_also_take_gifs(nested: Path) -> None:
+    """The differences that the docs name, and no others."""
+    put(nested, "photo/dog/.hidden.png", "photo/dog/.trash/a.png", "photo/dog/moving.gif")
+    ours = set(load_folder(nested, image_size=4).domains["photo"].names)
+    theirs = {name for name, _ in image_folder(nested / "photo", TORCHVISION)}
+    dog = nested / "photo/dog"
+    assert theirs - ours == {str(dog / ".hidden.png"), str(dog / ".trash/a.png")}
+    assert ours - theirs == {str(dog / "moving.gif")}
+
+
+def test_a_manifest_has_the_order_of_its_folder(nested: Path) -> None:
+    names = load_folder(nested, image_size=4).domains["photo"].names
+    lines = [f"photo,{Path(name).relative_to(nested).parts[1]},{name}" for name in reversed(names)]
+    (nested.parent / "list.csv").write_text("\n".join(["domain,class,file", *lines]), encoding="utf-8")
+    assert load_folder(nested.parent / "list.csv", image_size=4).domains["photo"].names == names
+
+
+def test_a_link_that_leads_back_is_not_followed(root: Path) -> None:
+    (root / "photo/cat/sub/up").symlink_to(root / "photo", target_is_directory=True)
+    (root / "photo/dog/self").symlink_to(root / "photo/dog", target_is_directory=True)
+    assert len(load_folder(root, image_size=4).domains["photo"]) == 3
 
 
 def test_domains_can_be_chosen(root: Path) -> None:

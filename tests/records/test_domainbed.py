@@ -60,8 +60,8 @@ def test_a_sweep_is_read_with_names_for_numbers(tmp_path: Path) -> None:
     first, second, pair = read_domainbed(tmp_path, told)
     assert told == {"runs without a file done: unfinished, or failed": 1}
     assert first.trial == second.trial
-    network = {"steps": 5001, "backbone": "resnet18", "weights": "imagenet", "image_size": 224}
-    assert second.trial == Trial("PACS", "groupdro", PACS[:3], ("sketch",), 1, 2, **network)
+    settings = {"steps": 5001, "backbone": "resnet18", "weights": "imagenet", "image_size": 224}
+    assert second.trial == Trial("PACS", "groupdro", PACS[:3], ("sketch",), 1, 2, **settings)
     assert (second.step, second.adapter, second.hparams) == (300, "source", HPARAMS)
     assert second.accuracy["sketch"] == {"in": 0.2 + 3 / 10, "out": 0.2 + 3 / 10 + 0.01}
     assert list(second.accuracy) == list(PACS)
@@ -170,6 +170,34 @@ def test_an_adapted_model_is_a_run_of_its_own(tmp_path: Path) -> None:
     assert adapted["env0_out_acc"] == plain["env0_out_acc"]  # validation is of the model before adaptation
 
 
+def last_line_of_each_run(folder: Path) -> dict[str, dict[str, Any]]:
+    """As DomainBed's oracle selection takes it: folders directly in the one named, and the last step of each."""
+    runs = [read_run(p.parent) for p in folder.glob("*/results.jsonl")]
+    return {r[0]["args"]["algorithm"]: max(r, key=lambda one: one["step"]) for r in runs}
+
+
+def test_a_run_adapted_at_the_best_step_is_not_counted_as_its_last(tmp_path: Path) -> None:
+    plain = [source(10, TRIAL), source(20, TRIAL)]
+    tent = Record(TRIAL, 10, "tent", {"photo": {"in": 0.6, "out": 0.7}})
+    both = [Record(TRIAL, step, "t3a", {"photo": {"in": step / 100, "out": 0.7}}) for step in (20, 10)]
+    notes: Counter[str] = Counter()
+    assert write_domainbed(tmp_path / "sweep", [*plain, tent, *both], notes) == 3
+    ((note, n),) = notes.items()
+    assert n == 1
+    assert "in the folder best-step" in note
+    assert "oracle selection would count that step as the last" in note
+    last = last_line_of_each_run(tmp_path / "sweep")
+    assert {name: one["step"] for name, one in last.items()} == {"GroupDRO": 20, "GroupDRO+t3a": 20}
+    assert last["GroupDRO+t3a"]["env2_in_acc"] == 0.2
+    apart = last_line_of_each_run(tmp_path / "sweep" / "best-step")
+    assert {name: one["step"] for name, one in apart.items()} == {"GroupDRO+tent": 10}
+    imported: Counter[str] = Counter()
+    assert sorted((r.adapter, r.step) for r in read_domainbed(tmp_path / "sweep", imported)) == [
+        ("source", 10), ("source", 20), ("t3a", 10), ("t3a", 20), ("tent", 10),
+    ]  # fmt: skip
+    assert not imported  # the training has ended: the runs are done
+
+
 @pytest.mark.parametrize(
     ("made", "why"),
     [
@@ -192,7 +220,7 @@ def test_what_has_no_place_is_told(tmp_path: Path, made: list[Record], why: str)
     told: Counter[str] = Counter()
     assert write_domainbed(tmp_path / "sweep", made, told) == 1
     ((note, n),) = told.items()
-    assert note.startswith("left out: ")
+    assert note.startswith("records left out: ")
     assert why in note
     assert n == 1
     assert list(read_domainbed(tmp_path / "sweep", Counter())) == made[:1]
@@ -202,7 +230,7 @@ def test_an_unknown_data_set_is_written_and_told(tmp_path: Path) -> None:
     trial = Trial("photos/sites", "erm", ("b", "c"), ("a",), steps=20)
     told: Counter[str] = Counter()
     write_domainbed(tmp_path / "sweep", [source(20, trial)], told)
-    assert told == {"DomainBed knows no data set 'sites': its tables will not show it": 1}
+    assert told == {"records of 'sites': DomainBed's tables will not show this data set": 1}
     (run,) = (tmp_path / "sweep").iterdir()
     assert read_run(run)[0]["args"]["test_envs"] == [0]
     assert list(read_domainbed(tmp_path / "sweep", Counter())) == [source(20, trial)]

@@ -58,7 +58,8 @@ def report(
         where: Keep only records with these values: steps=5001, backbone=resnet18, hparams.lr=5e-05, adapter.lr=0.0001.
         beside_paper: Show the paper's numbers below ours.
         calibration: Add a column with the expected calibration error.
-        compare: Also compare every row with this one, with intervals and p-values.
+        compare: Also compare every row with this one: difference and 95 % interval over targets, and a p-value if there
+            are 6 targets or more. Each target counts once, with the mean over its seeds.
         out: Write the table to this file instead of the screen.
         figures: Also draw figures into this folder.
         html: Write the page of a run to this file: results, training, each stream and the answers that changed.
@@ -101,7 +102,7 @@ def report(
         result = {
             "table": table,
             "cells": rows,
-            "notes": list(filled.notes),
+            "notes": [*filled.notes, *(note for more in tables[1:] for note in more.notes)],
             "comparisons": [vars(c) for c in comparisons],
             "figures": [str(f) for f in drawn],
         }

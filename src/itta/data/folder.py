@@ -96,9 +96,10 @@ def load_folder(
     allow_missing_classes: bool = False,
     cache: bool = True,
 ) -> DomainDataset:
-    """Load root/domain/class/image, or a manifest of images, sorted by name.
+    """Load root/domain/class/image, or a manifest of images, in the order of torchvision's ImageFolder.
 
-    DomainBed sorts folders in the same way, so its splits can be reproduced.
+    DomainBed reads folders with ImageFolder, so its splits come out the same. There are three differences: files and
+    folders with a leading dot are left out here, GIF files are read, and all domains share one list of classes.
     """
     root = Path(root)
     found = files_by_class(root)
@@ -215,7 +216,8 @@ def _labelled(
 def _listed(manifest: Path) -> dict[str, dict[str, list[Path]]]:
     """Return domain -> class -> files of a manifest, in the order of folders with these names."""
     found: dict[str, dict[str, list[Path]]] = {}
-    for entry in sorted(read_manifest(manifest), key=lambda entry: (entry.domain, entry.label, entry.path)):
+    entries = read_manifest(manifest)
+    for entry in sorted(entries, key=lambda entry: (entry.domain, entry.label, *_by_parent(entry.path))):
         if not entry.label:
             raise InputError(
                 f"{manifest}, line {entry.line}: no class, and training needs one for every image: add it."
@@ -280,11 +282,16 @@ def _check_readable(folder: Path) -> None:
 
 
 def _by_class(folder: Path) -> dict[str, list[Path]]:
-    return {name: sorted(_walk(path)) for name, path in _subfolders(folder).items()}
+    return {name: sorted(_walk(path), key=_by_parent) for name, path in _subfolders(folder).items()}
+
+
+def _by_parent(path: Path) -> tuple[str, str]:
+    """Sort key of ImageFolder: the path of the folder as text, then the name. Files come before those of subfolders."""
+    return str(path.parent), path.name
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    return (path for path in walk_files(folder) if _is_image(path))
+    return (path for path in walk_files(folder, follow=True) if _is_image(path))
 
 
 def _is_image(path: Path) -> bool:

@@ -42,6 +42,11 @@ SMALL = ("ColoredMNIST", "RotatedMNIST")  # images of 28 pixels; DomainBed train
 DEFAULT_STEPS = 5001  # DomainBed's own default
 ACCURACY = re.compile(r"env(\d+)_(\w+)_acc")
 OUR_KEY = "itta"  # of our own record in each object that we write
+BEST_STEP = "best-step"  # folder inside an exported sweep
+BEST_STEP_NOTE = (
+    f"adapted runs in the folder {BEST_STEP}, not beside the others: they were adapted before the last step, and "
+    "DomainBed's oracle selection would count that step as the last. Use only its training-domain selection on them"
+)
 
 
 @cache  # a report calls it for every record
@@ -61,7 +66,8 @@ def read_domainbed(folder: Path, notes: Counter[str]) -> Iterator[Record]:
 
     Remarks for the user are counted in ``notes``.
     """
-    runs = sorted(p.parent for p in (*folder.glob("results.jsonl"), *folder.glob("*/results.jsonl")))
+    patterns = ("results.jsonl", "*/results.jsonl", f"{BEST_STEP}/*/results.jsonl")
+    runs = sorted(p.parent for pattern in patterns for p in folder.glob(pattern))
     if not runs:
         raise InputError(f"{folder} holds no runs of DomainBed: expected {folder}/RUN/results.jsonl.")
     logs = {p.parent for name in ("out.txt", "err.txt") for p in folder.glob(f"*/{name}")}
@@ -126,37 +132,53 @@ def write_domainbed(folder: Path, records: Iterable[Record], notes: Counter[str]
     """Write runs that DomainBed's collect_results reads, and return their number.
 
     Records that DomainBed cannot hold are skipped and counted in ``notes``. DomainBed knows no adapters, so an adapted
-    model becomes a run of its own, with an algorithm such as "ERM+tent".
+    model becomes a run of its own, with an algorithm such as "ERM+tent". DomainBed's oracle selection takes the last
+    line of a run for the end of its training. A run that was adapted only at an earlier step, such as the best, would
+    be counted wrongly there: it goes to the folder BEST_STEP, which DomainBed reads only if that folder is named.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is not an empty folder: choose another --out, or delete it.")
     merged = merge(records)
     as_trained = {(r.trial.key, r.step): r for r in merged if r.adapter == "source"}
+    last_step: dict[str, int] = defaultdict(int)
+    for key, step in as_trained:
+        last_step[key] = max(last_step[key], step)
+    runs = group_by_run(merged, as_trained, notes)
+    for (key, algorithm), found in runs.items():
+        args = run_arguments(found[0].trial, algorithm)
+        place = folder
+        if found[-1].step < last_step[key]:
+            place = folder / BEST_STEP
+            notes[BEST_STEP_NOTE] += 1
+        if (place / run_name(args)).exists():
+            notes["runs that differ in what DomainBed does not know, such as image size: it will mix them"] += 1
+            args["itta_trial"] = key
+        run = place / run_name(args)
+        run.mkdir(parents=True)
+        lines = (to_domainbed(r, args, as_trained[key, r.step]) for r in found)
+        replace_lines(run / "results.jsonl", (json.dumps(line, sort_keys=True) + "\n" for line in lines))
+        if last_step[key] >= found[0].trial.steps - 1:  # DomainBed counts steps from 0
+            replace_text(run / "done", "done")
+    return len(runs)
+
+
+def group_by_run(
+    merged: Sequence[Record], as_trained: Mapping[tuple[str, int], Record], notes: Counter[str]
+) -> dict[tuple[str, str], list[Record]]:
+    """The records of each run of DomainBed, by the key of the trial and the algorithm; in the order of their steps."""
     runs: dict[tuple[str, str], list[Record]] = defaultdict(list)
     settings: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for r in merged:
         settings[r.trial.key, r.adapter].append(r.adapter_hparams)
-    for r in merged:
+    for r in sorted(merged, key=lambda r: r.step):
         reason = reason_to_skip(r, as_trained.get((r.trial.key, r.step)))
         if reason:
-            notes[f"left out: {reason}"] += 1
+            notes[f"records left out: {reason}"] += 1
             continue
         if dataset_name(r.trial.dataset) not in ENVIRONMENTS:
-            notes[f"DomainBed knows no data set {dataset_name(r.trial.dataset)!r}: its tables will not show it"] += 1
+            notes[f"records of {dataset_name(r.trial.dataset)!r}: DomainBed's tables will not show this data set"] += 1
         runs[r.trial.key, run_algorithm(r, settings[r.trial.key, r.adapter])].append(r)
-    for (_, algorithm), found in runs.items():
-        found.sort(key=lambda r: r.step)
-        args = run_arguments(found[0].trial, algorithm)
-        if (folder / run_name(args)).exists():
-            notes["runs that differ in a setting unknown to DomainBed, such as the image size: it will mix them"] += 1
-            args["itta_trial"] = found[0].trial.key
-        run = folder / run_name(args)
-        run.mkdir(parents=True)
-        lines = (to_domainbed(r, args, as_trained[r.trial.key, r.step]) for r in found)
-        replace_lines(run / "results.jsonl", (json.dumps(line, sort_keys=True) + "\n" for line in lines))
-        if found[-1].step >= found[0].trial.steps - 1:  # DomainBed counts steps from 0
-            replace_text(run / "done", "done")
-    return len(runs)
+    return runs
 
 
 def reason_to_skip(r: Record, as_trained: Record | None) -> str:

@@ -24,7 +24,7 @@ def draw_figures(folder: Path, filled: FilledLayout, ranks: Ranks | None) -> lis
     if bars:
         drawn.append(plot_domains(folder / "domains.png", bars, filled.layout.title))
     if ranks:
-        over = f"mean ranks over {ranks.blocks} pairs of target and seed; Friedman's p = {ranks.friedman:.2g}"
+        over = f"mean ranks over {ranks.targets} targets; Friedman's p = {ranks.friedman:.2g}"
         title = f"{filled.layout.title}: {over}"
         drawn.append(plot_critical_difference(folder / "ranks.png", ranks.mean, ranks.critical_difference, title))
     for row, runs in search_trials(filled).items():
