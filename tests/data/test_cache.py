@@ -14,7 +14,8 @@ from PIL import Image
 
 from itta.data import cache as cache_module
 from itta.data.cache import cache_home
-from itta.data.folder import InMemory, load_folder, load_target
+from itta.data.folder import load_folder
+from itta.data.folder_images import InMemory, load_target
 from itta.data.images import read_image
 from itta.errors import InputWarning
 

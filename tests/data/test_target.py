@@ -13,7 +13,7 @@ from PIL import Image
 from itta import records
 from itta.cli import main
 from itta.data.dataset import JoinedImages
-from itta.data.folder import FolderImages
+from itta.data.folder_images import FolderImages
 
 CLASSES, DOMAINS = ("across", "down"), ("dawn", "noon", "night")
 

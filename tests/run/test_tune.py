@@ -12,7 +12,7 @@ import pytest
 from itta.adapters import adapt
 from itta.adapters.itta import ITTA
 from itta.cli import main
-from itta.data.folder import FolderImages
+from itta.data.folder_images import FolderImages
 from itta.data.target import open_target
 from itta.run.evaluate import evaluate
 from itta.run.tune import best_candidate

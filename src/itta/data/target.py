@@ -9,7 +9,8 @@ from torch import Tensor
 
 from itta.data import DATASETS, is_name, load_dataset
 from itta.data.dataset import Images, JoinedImages, target_indices
-from itta.data.folder import FolderImages, list_images, load_target
+from itta.data.folder import list_images, load_target
+from itta.data.folder_images import FolderImages
 from itta.data.loaders import stream
 from itta.data.published import locate
 from itta.data.streams import draw_order

@@ -1,0 +1,93 @@
+"""Pixels of image files: from the cache of decoded images, or decoded when first read."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+import torch
+
+from itta.data.cache import Damaged, Mapped, open_cache
+from itta.data.images import check_image_size, read_image
+from itta.errors import InputError
+from itta.progress import ReportProgress, silent
+from itta.text import readable
+
+
+class InMemory:
+    """The pixels of image files, uint8 [N, S, S, 3]. Each file is decoded at its first read and then kept.
+
+    The array is reserved as a whole, but the system gives it memory only as pages are written. So it takes the memory
+    of the images read so far.
+    """
+
+    def __init__(self, paths: Sequence[str], size: int) -> None:
+        self._paths, self._pixels = paths, _reserve(len(paths), size)
+        self._decoded = np.zeros(len(paths), dtype=bool)
+        self._lock = Lock()
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """Return a copy of some images."""
+        with self._lock:
+            for row in np.unique(rows[~self._decoded[rows]]):
+                self._pixels[row] = read_image(self._paths[row], self._pixels.shape[1]).transpose(1, 2, 0)
+                self._decoded[row] = True
+        return self._pixels[rows]
+
+
+class FolderImages:
+    """Image files of one domain. With `origin`, a name for the domain, they come from the cache of decoded images."""
+
+    groups = None
+
+    def __init__(
+        self, paths: Sequence[Path], labels: Sequence[int] | np.ndarray, image_size: int, origin: str | None = None
+    ) -> None:
+        check_image_size(image_size)
+        self.paths = [str(path) for path in paths]
+        self.names = [readable(path) for path in self.paths]
+        self.labels = np.asarray(labels, dtype=np.int64)
+        self._size, self._origin = image_size, origin
+        self._store: InMemory | Mapped | None = None if origin else InMemory(self.paths, image_size)
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def prepare(self, report: ReportProgress = silent) -> None:
+        """Decode all images into the cache, unless they are there. Without this call the first read does it."""
+        with self._lock:
+            if self._store is None:
+                self._open(report)
+
+    def read(self, indices: Sequence[int] | np.ndarray) -> torch.Tensor:
+        """Return uint8 [B, 3, S, S], in channels-last order."""
+        rows = np.asarray(indices, dtype=np.int64)
+        self.prepare()
+        assert self._store is not None
+        try:
+            pixels = self._store.read(rows)
+        except Damaged:
+            with self._lock:
+                self._open(silent, anew=True)
+            try:
+                pixels = self._store.read(rows)
+            except Damaged:  # damaged again: decode in memory
+                self._store = InMemory(self.paths, self._size)
+                pixels = self._store.read(rows)
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2)
+
+    def _open(self, report: ReportProgress, anew: bool = False) -> None:
+        assert self._origin is not None
+        mapped = open_cache(self._origin, self.paths, self._size, report, anew)
+        self._store = mapped or InMemory(self.paths, self._size)
+
+
+def _reserve(n: int, size: int) -> np.ndarray:
+    try:
+        return np.empty((n, size, size, 3), dtype=np.uint8)
+    except MemoryError as error:
+        need = n * 3 * size * size / 1e9
+        raise InputError(
+            f"{n} images of {size} x {size} pixels need {need:.0f} GB of memory: use fewer domains or a smaller size."
+        ) from error
