@@ -14,8 +14,8 @@ from PIL import Image
 
 from itta.data import cache as cache_module
 from itta.data.cache import cache_home
-from itta.data.folder import load_folder
-from itta.data.folder_images import InMemory, load_target
+from itta.data.folder import load_folder, load_target
+from itta.data.folder_images import InMemory
 from itta.data.images import read_image
 from itta.errors import InputWarning
 
@@ -223,7 +223,7 @@ FULL = """
 import resource, sys, warnings
 warnings.simplefilter("error" if len(sys.argv) > 2 else "ignore")
 resource.setrlimit(resource.RLIMIT_FSIZE, (700, 700))
-from itta.data.folder import load_folder
+from itta.data.folder import load_folder, load_target
 print(int(load_folder(sys.argv[1], image_size=8).domains["photo"].read(range(6)).sum()))
 """
 
