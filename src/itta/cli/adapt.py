@@ -44,7 +44,7 @@ def adapt(
         order: How the classes arrive: at random, one after another, or in clusters.
         domains: How several domains arrive: one after another, gliding from one to the next, mixed, or coming again.
         concentration: With --order dirichlet: the smaller, the fewer classes at a time.
-        adapter: Test-time method (itta list adapters); not given: what itta tune chose for this model, or itta.
+        adapter: Test-time method (itta list adapters); not given: what itta tune chose for this model, or itta+.
         preset: ITTA as we read the paper, or as its released code does it.
         settings: Settings of the adapter, name=value.
         guard: Watch the adapter, and take back what harms; itta+ always is.

@@ -38,7 +38,7 @@ def export(
         torch: File to write for torch.export.load.
         adapt_on: Learn from these images first: "emoji", or a folder as for itta adapt.
         domain: With --adapt-on, the target domain; several make a stream of them all.
-        adapter: With --adapt-on, the test-time method; not given: what itta tune chose for this model, or itta.
+        adapter: With --adapt-on, the test-time method; not given: what itta tune chose for this model, or itta+.
         preset: ITTA as we read the paper, or as its released code does it.
         settings: Settings of the adapter, name=value.
         guard: Watch the adapter, and take back what harms; itta+ always is.

@@ -33,7 +33,7 @@ def predict(
     Args:
         model: Directory of a trained model.
         images: Image files, or folders searched for images.
-        adapter: Test-time method (itta list adapters), source for none; not given: what itta tune chose, or itta.
+        adapter: Test-time method (itta list adapters), source for none; not given: what itta tune chose, or itta+.
         preset: ITTA as we read the paper, or as its released code does it.
         settings: Settings of the adapter, name=value.
         guard: Watch the adapter, and take back what harms; itta+ always is.
