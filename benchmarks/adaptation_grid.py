@@ -62,6 +62,8 @@ class Options:
     seeds: int = 3  # of model, images and stream
     images: int = 600  # of each target, drawn at random, for methods that run on every stream
     fewer: int = 200  # of each target, for the others and the ablation
+    training: str = "itta"  # algorithm of the models, for all methods but those that need their own
+    whole: tuple[str, ...] = WHOLE  # methods that run on every stream
     steps: int = 80  # of training
     batch_size: int = 12  # images of each source domain in a training step
     lr: float = 2e-4  # of training
@@ -92,11 +94,11 @@ class Model:
 
 
 def models(options: Options) -> list[Model]:
-    """ITTA's training for all methods but those that need their own."""
+    """One training for all methods but those that need their own."""
     by_training: dict[str, list[Job]] = {}
     for job in ablation_jobs(options) if options.ablation else jobs(options):
         own = find(job).needs.training
-        by_training.setdefault(own if own in OWN_TRAINING else "itta", []).append(job)
+        by_training.setdefault(own if own in OWN_TRAINING else options.training, []).append(job)
     loaded = {data: load_dataset(data, image_size=options.image_size) for data in options.data}
     found = []
     for seed in range(options.seeds):
@@ -131,8 +133,8 @@ def jobs(options: Options) -> list[Job]:
     found = []
     for name in options.adapters:
         chosen = parse_settings([s.removeprefix(f"{name}.") for s in options.set if s.startswith(f"{name}.")])
-        streams = [(o, b) for o in ORDERS for b in BATCHES] if name in WHOLE else [PLAINEST]
-        images = options.images if name in WHOLE else options.fewer
+        streams = [(o, b) for o in ORDERS for b in BATCHES] if name in options.whole else [PLAINEST]
+        images = options.images if name in options.whole else options.fewer
         label = f"guarded {name}" if options.guard else name
         settings = chosen | ({"guard": True} if options.guard else {})
         found += [Job(label, name, settings, order, batch, images) for order, batch in streams]

@@ -41,7 +41,8 @@ def write(rows: Sequence[Row], out: Path, name: str) -> Path:
     writer.writerow([f.name for f in fields(Row)])
     writer.writerows([asdict(row).values() for row in rows])
     replace_text(out / f"{name}.csv", text.getvalue())
-    whole = [method for method in WHOLE if any((r.adapter, r.order) == (method, "sorted") for r in rows)]
+    names = dict.fromkeys((*WHOLE, *(r.adapter for r in rows)))
+    whole = [method for method in names if any((r.adapter, r.order) == (method, "sorted") for r in rows)]
     others = [row for row in rows if row.adapter not in whole]
     tables = [*(table_of(rows, method) for method in whole), seeds_table([r for r in rows if r.adapter in whole])]
     tables += [plainest_table(others), own_training_table(others)]
@@ -96,7 +97,7 @@ def table_of(rows: Sequence[Row], name: str) -> Table:
 def seeds_table(rows: Sequence[Row]) -> Table:
     """Every method that has the whole grid, seed by seed: the mean over its streams, and the worst of them."""
     seeds, lines = sorted({row.seed for row in rows}), []
-    for name in WHOLE:
+    for name in dict.fromkeys(r.adapter for r in rows):
         gains = [
             [r.accuracy - r.before for r in rows if (r.adapter, r.seed) == (name, s) and r.accuracy is not None]
             for s in seeds

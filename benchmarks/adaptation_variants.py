@@ -79,11 +79,10 @@ def variants() -> dict[str, tuple[str | type[Adapter], dict[str, Any]]]:
     found |= {
         "itta+": ("itta+", {}),
         "itta+, no guard": ("itta+", {"guard": False}),
-        "itta+, no gate": ("itta+", {"gate": False}),
-        "itta+, not averaged": ("itta+", {"average": False}),
-        "itta+, neither": ("itta+", {"gate": False, "average": False}),
+        "itta+, no temperature": ("itta+", {"temperature": False}),
         "itta+, half way": ("itta+", {"strength": 0.5}),
         "itta+, two blocks": ("itta+", {"blocks": ("$first", "$second")}),
+        "itta+, all features in prototypes": ("itta+", {"supports": -1}),
         "itta+, no prior": ("itta+", {"prior": 0.0}),
     }
     return found

@@ -185,6 +185,7 @@ def main(options: Options) -> None:
         file = options.out / "replayed" / f"{folder.name}.jsonl"
         if not file.is_file():
             rows = list(adapt_model(trial, load(folder), dataset, options))
+            file.parent.mkdir(parents=True, exist_ok=True)
             append_lines(file, [row._asdict() for row in rows])
             print(folder.name, f"{np.mean([r.gain for r in rows if r.method == 'itta+']):+.2f}", flush=True)
         found += [Row(**values) for values in read_lines(file)]

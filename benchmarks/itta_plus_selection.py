@@ -39,12 +39,13 @@ from itta.trial import Trial
 
 KINDS = ("iid", "sorted", "dirichlet", "runs", "zipf1", "zipf2")
 DRAWS = {"zipf1": 3, "zipf2": 3}  # of short streams there are more
+START = Rules(correction=0.5, pull=0.2, stays=(0.5, 0.8, 0.95), low=3.0, high=7.0)  # before anything is chosen
 LOSS = 5.0  # times that a lost point counts
 GRID: dict[str, tuple[Any, ...]] = {
     "correction": (0.0, 0.5, 1.0),
     "stays": ((0.8,), (0.95,), (0.5, 0.95), (0.5, 0.8, 0.95)),
     "low": (2.0, 3.0, 4.0),
-    "high": (5.0, 7.0, 9.0),
+    "high": (5.0, 7.0),
     "pull": (0.1, 0.2, 0.4, 0.8),
 }
 
@@ -155,7 +156,7 @@ def score(found: list[Evidence], rules: Rules) -> tuple[float, float, list[float
 
 def choose(found: list[Evidence]) -> tuple[Rules, list[Tried]]:
     """One constant after another, each at the best of its values; the others as chosen before, or as they are."""
-    rules, tried = Rules(), []
+    rules, tried = START, []
     for constant, values in GRID.items():
         best = -np.inf
         for value in values:

@@ -24,10 +24,10 @@ STEPS = (
     "itta double backward shared",
 )  # fmt: skip
 ADAPTS = (
-    "source", "itta", "itta channel", "itta last", "itta 2 steps", "itta 3 steps", "itta episodic", "itta+", "t3a",
-    "lame", "shot", "sar",
+    "source", "itta", "itta channel", "itta last", "itta 2 steps", "itta 3 steps", "itta episodic", "itta+",
+    "itta+ bare", "t3a", "lame", "shot", "sar",
 )  # fmt: skip
-WITH_BATCH_NORM = (*ADAPTS, "tent", "bn_adapt", "eata")
+WITH_BATCH_NORM = (*ADAPTS, "tent", "roid", "bn_adapt", "eata")
 
 KINDS = {
     "dann": {"dann generator", "dann discriminator"},

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,7 +62,7 @@ class Diagnosis:
         self.classes, self.rules = classes, rules
         known = torch.eye(classes) if confusions is None else confusions
         self.confusions = known.detach().float().cpu()
-        self.stays = torch.tensor(rules.stays, dtype=torch.double).view(-1, 1, 1)
+        self.stays = np.array(rules.stays).reshape(-1, 1, 1)
         self.reset()
 
     def reset(self) -> None:
@@ -70,7 +71,7 @@ class Diagnosis:
         self.previous = torch.zeros(self.classes, dtype=torch.double)  # the last answer, or the last batch's mean
         self.chains = torch.full((chains, self.classes), 1 / self.classes, dtype=torch.double)
         self.evidence = torch.zeros(chains, dtype=torch.double)  # log-likelihood of each chain
-        self.likeness = torch.zeros(6, dtype=torch.double)  # Σw, Σw², Σδ, Σδ², Σ⟨p_{t−1}, p_t⟩, Σ⟨ḡ, p_t⟩
+        self.likeness: tuple[float, ...] = (0.0,) * 6  # Σw, Σw², Σδ, Σδ², Σ⟨p_{t−1}, p_t⟩, Σ⟨ḡ, p_t⟩
 
     def __call__(self, log_p: Tensor) -> Judged:
         """Take in the answers to a batch, log-probabilities [B, C], and judge them."""
@@ -97,33 +98,33 @@ class Diagnosis:
 
     def take_in(self, p: Tensor, steps: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         """ḡ [B, C], ρ [B] and κ [B] at each image, with the images before it and itself."""
-        means, rhos, kappas = [], [], []
-        for rows in p.split(steps):
-            kept = (1 - 1 / self.rules.memory) ** len(rows)
-            if self.previous.any():
-                alike = float((rows @ self.previous).mean())
-                chance = float((rows @ (self.answered / self.answered.sum())).mean())
-                delta = alike - chance
-                fading = torch.tensor([kept, kept**2, kept, kept, kept, kept], dtype=torch.double)
-                new = torch.tensor([1.0, 1.0, delta, delta**2, alike, chance], dtype=torch.double)
-                self.likeness = fading * self.likeness + new
-            self.answered = kept * self.answered + rows.sum(0)
-            self.previous = rows.mean(0)
-            means.append((self.answered / self.answered.sum()).expand(len(rows), -1))
-            rhos += [self.rho] * len(rows)
-            kappas += [self.kappa] * len(rows)
-        return torch.cat(means), torch.tensor(rhos, dtype=torch.double), torch.tensor(kappas, dtype=torch.double)
+        means, rhos, kappas, at = np.empty(p.shape), np.empty(len(p)), np.empty(len(p)), 0
+        rows_of, answered, previous = p.numpy(), self.answered.numpy(), self.previous.numpy()
+        for n in steps:
+            rows = rows_of[at : at + n]
+            now, kept = rows.mean(0), (1 - 1 / self.rules.memory) ** n
+            if previous.any():
+                alike, chance = float(now @ previous), float(now @ answered / answered.sum())
+                new = (1.0, 1.0, alike - chance, (alike - chance) ** 2, alike, chance)
+                fading = (kept, kept**2, kept, kept, kept, kept)
+                self.likeness = tuple(f * old + more for f, old, more in zip(fading, self.likeness, new))
+            answered, previous = kept * answered + rows.sum(0), now
+            means[at : at + n] = answered / answered.sum()
+            rhos[at : at + n], kappas[at : at + n] = self.rho, self.kappa
+            at += n
+        self.answered, self.previous = torch.from_numpy(answered), torch.from_numpy(previous.copy())
+        return torch.from_numpy(means), torch.from_numpy(rhos), torch.from_numpy(kappas)
 
     @property
     def rho(self) -> float:
         """How much more alike neighbours are than chance; 1 on a stream in random order."""
-        alike, chance = self.likeness[4:].tolist()
+        alike, chance = self.likeness[4:]
         return alike / chance if chance > 0 else 1.0
 
     @property
     def kappa(self) -> float:
         """How far to trust that: 0 where it may be chance, 1 where it cannot be."""
-        weight, squared, delta, delta_squared = self.likeness[:4].tolist()
+        weight, squared, delta, delta_squared = self.likeness[:4]
         if not self.rules.neighbours or weight == 0:
             return 0.0
         n, mean = weight**2 / squared, delta / weight
@@ -133,25 +134,31 @@ class Diagnosis:
 
     def vote(self, likelihood: Tensor, base: Tensor, kappa: Tensor, steps: list[int]) -> Tensor:
         """The prior in use at each image, [B, C]: κ of what the chains predict, the rest of the base."""
-        found = []
-        like = (likelihood - likelihood.amax(1, keepdim=True)).exp()
-        for rows, b, k in zip(like.split(steps), base.split(steps), kappa.unsqueeze(1).split(steps)):
-            predicted = self.stays * self.chains.unsqueeze(1) + (1 - self.stays) * b  # [K, n, C]
-            weights = self.evidence.softmax(0).view(-1, 1, 1)
-            found.append(k * (weights * predicted).sum(0) + (1 - k) * b)
-            joint = predicted * rows
-            total = joint.sum(2, keepdim=True)
-            kept = (1 - 1 / self.rules.memory) ** len(rows)
-            self.evidence = kept * self.evidence + total.log().sum((1, 2))
-            self.chains = (1 - LEAK) * (joint / total).mean(1) + LEAK / self.classes
-        return torch.cat(found)
+        found, at = np.empty(base.shape), 0
+        like = (likelihood - likelihood.amax(1, keepdim=True)).exp().numpy()
+        chains, evidence, stays = self.chains.numpy(), self.evidence.numpy(), self.stays
+        for n in steps:
+            here = slice(at, at + n)
+            b, k = base.numpy()[here], kappa.numpy()[here, None]
+            predicted = stays * chains[:, None] + (1 - stays) * b  # [K, n, C]
+            weights = np.exp(evidence - evidence.max())
+            found[here] = k * np.tensordot(weights / weights.sum(), predicted, 1) + (1 - k) * b
+            joint = predicted * like[here]
+            total = joint.sum(2, keepdims=True)
+            evidence = (1 - 1 / self.rules.memory) ** n * evidence + np.log(total).sum((1, 2))
+            chains = (1 - LEAK) * (joint / total).mean(1) + LEAK / self.classes
+            at += n
+        self.chains, self.evidence = torch.from_numpy(chains.copy()), torch.from_numpy(evidence.copy())
+        return torch.from_numpy(found)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name).clone() for name in STATE}
+        tensors = {name: getattr(self, name).clone() for name in STATE}
+        return {**tensors, "likeness": torch.tensor(self.likeness, dtype=torch.double)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         for name in STATE:
             setattr(self, name, state[name].clone())
+        self.likeness = tuple(state["likeness"].tolist())
 
 
-STATE = ("answered", "previous", "chains", "evidence", "likeness")
+STATE = ("answered", "previous", "chains", "evidence")

@@ -15,14 +15,14 @@ NOT_ADAPTED = (
     "itta: itta tune found no adapter that helps {} and chose not to adapt it; the model answers as trained. To adapt "
     "it all the same, name an --adapter."
 )
-DEFAULT_ADAPTER = "itta"
+DEFAULT_ADAPTER = "itta+"
 
 
 @dataclass(frozen=True)
 class AdapterFlags:
     adapter: str | None = None
     """Test-time method (itta list adapters), package.module:Name, or source for none. Without this flag: the choice of
-    itta tune for this model, or itta."""
+    itta tune for this model, or itta+."""
     preset: Literal["paper", "released"] = "paper"
     """Settings of itta: as we read the paper, or as its released code has them."""
     settings: NameValues = ()

@@ -1,0 +1,89 @@
+"""What the benchmarks of itta+ replay is what the real methods answer; the code has the constants that were chosen."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import itta_plus_grid, itta_plus_selection
+from benchmarks.replay import as_images, features_model, judge, keep, look, run
+from itta.adapters import adapt, find_adapter
+from itta.adapters.diagnosis import Rules
+from itta.algorithms import Algorithm
+from itta.algorithms.base import Batch
+from itta.hparams import default
+from itta.models.source_statistics import collect_confusions
+
+Trained = Callable[..., Algorithm]
+Batches = Callable[..., list[Batch]]
+RECORDS = Path(__file__).parent.parent / "docs" / "records"
+
+
+class ToyImages:
+    """A batch as a domain."""
+
+    names, groups = (), None
+
+    def __init__(self, pixels: torch.Tensor, labels: torch.Tensor) -> None:
+        self.pixels, self.labels = (pixels * 255).byte(), labels.numpy()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def read(self, indices: np.ndarray) -> torch.Tensor:
+        return self.pixels[torch.as_tensor(indices)]
+
+
+@pytest.fixture
+def model(trained: Trained, toy_batches: Batches) -> Algorithm:
+    model = trained("erm", steps=20, lr=1e-2, batch_norm=True)
+    model.confusions = collect_confusions(model, toy_batches(300, n=30))
+    return model
+
+
+@pytest.fixture
+def images(toy_batches: Batches) -> ToyImages:
+    return ToyImages(*toy_batches(500, n=90)[1])
+
+
+@pytest.mark.parametrize("batch", [1, 16])
+def test_the_replay_is_what_itta_plus_answers(batch: int, model: Algorithm, images: ToyImages) -> None:
+    order = np.argsort(images.labels, kind="stable")
+    kept = keep(model, look(model, images, order), order, batch)
+    assert model.confusions is not None
+    replayed = judge(kept, Rules(), model.confusions["mean"])
+    adapter = adapt(model, "itta+", guard=False)
+    real = torch.cat([adapter(x) for x in (images.read(order).float() / 255).split(batch)])
+    torch.testing.assert_close(replayed.softmax(1), real.softmax(1), rtol=0, atol=1e-4)
+    assert torch.equal(replayed.argmax(1), real.argmax(1))
+
+
+@pytest.mark.parametrize("method", ["t3a", "lame"])
+@pytest.mark.parametrize("guard", [True, False])
+def test_the_replay_is_what_the_others_answer(method: str, guard: bool, model: Algorithm, images: ToyImages) -> None:
+    order = np.arange(len(images))
+    x = images.read(order).float() / 255
+    with torch.no_grad():
+        features = model.features(x)
+    replayed = run(adapt(features_model(model), method, guard=guard), features, 16)
+    adapter = adapt(model, method, guard=guard)
+    real = torch.cat([adapter(part) for part in x.split(16)])
+    torch.testing.assert_close(replayed, real, rtol=0, atol=1e-4)
+    assert as_images(features).shape == (90, 3, 6, 1)
+
+
+def test_the_code_has_the_constants_that_the_selection_printed() -> None:
+    chosen = json.loads((RECORDS / "itta_plus_selection.json").read_text())
+    assert list(chosen) == list(itta_plus_selection.GRID)
+    rules = {name: getattr(Rules(), name) for name in chosen}
+    assert json.loads(json.dumps(rules)) == chosen
+    hp = default(find_adapter("itta+").Hparams)
+    assert json.loads(json.dumps({name: getattr(hp, name) for name in chosen})) == chosen
+
+
+def test_every_variant_of_the_ablation_is_another() -> None:
+    variants = itta_plus_grid.variants()
+    assert len({str(v) for v in variants.values()}) >= len(variants) - 1  # the chosen correction is there twice
