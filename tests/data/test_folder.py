@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from itta.data import cache as cache_module
-from itta.data import folder as folder_module
+from itta.data import folder_images as folder_module
 from itta.data import load_dataset
 from itta.data.folder import list_images, load_folder, load_target
 from itta.data.folder_images import FolderImages
