@@ -18,10 +18,10 @@ from itta.hparams import fields
     ("flags", "told"),
     [
         (["--adapter", "magic"], list(ADAPTERS)),
-        (["--set", "colour=red"], [f.name for f in fields(ADAPTERS["itta"].Hparams)]),
-        (["--set", "blocks=layer9"], ["'layer9'", "Choices"]),
-        (["--set", "lr=abc"], ["lr", "'abc'"]),
-        (["--set", "steps=0"], ["steps"]),
+        (["--adapter", "itta", "--set", "colour=red"], [f.name for f in fields(ADAPTERS["itta"].Hparams)]),
+        (["--adapter", "itta", "--set", "blocks=layer9"], ["'layer9'", "Choices"]),
+        (["--adapter", "itta", "--set", "lr=abc"], ["lr", "'abc'"]),
+        (["--adapter", "itta", "--set", "steps=0"], ["steps"]),
         (["--batch-size", "0"], ["--batch-size"]),
         (["--domain", "evening"], ["evening"]),
     ],
@@ -54,16 +54,41 @@ def test_emoji_for_a_model_of_something_else(models, fails):
 
 
 def test_a_model_without_a_learned_loss_names_the_cure(models, drawn, fails):
-    said = fails("adapt", models["erm"], drawn / "night")
+    said = fails("adapt", models["erm"], drawn / "night", "--adapter", "itta")
     assert "--algorithm itta" in said
     assert "objective=plain" in said
-    assert main(["adapt", str(models["erm"]), str(drawn / "night"), "--set", "objective=plain", "--json"]) == 0
+    assert (
+        main(
+            [
+                "adapt",
+                str(models["erm"]),
+                str(drawn / "night"),
+                "--adapter",
+                "itta",
+                "--set",
+                "objective=plain",
+                "--json",
+            ]
+        )
+        == 0
+    )
 
 
 @pytest.mark.parametrize("where", ["folder", "domain"])
 def test_adapting_compares_and_writes(where, models, drawn, tmp_path, capsys):
     target = [str(drawn / "night")] if where == "folder" else [str(drawn), "--domain", "night"]
-    command = ["adapt", str(models["itta"]), *target, "--batch-size", "5", "--json", "--out", str(tmp_path)]
+    command = [
+        "adapt",
+        str(models["itta"]),
+        *target,
+        "--adapter",
+        "itta",
+        "--batch-size",
+        "5",
+        "--json",
+        "--out",
+        str(tmp_path),
+    ]
     capsys.readouterr()
     assert main(command) == 0
     printed = capsys.readouterr()
@@ -87,13 +112,13 @@ def test_adapting_compares_and_writes(where, models, drawn, tmp_path, capsys):
 def test_a_guarded_adapter_says_what_it_took_back(models, drawn, tmp_path, capsys):
     """A ruinous learning rate: the guard steps in, and result and record tell how often."""
     ruinous = ["--set", "lr=10", "--batch-size", "4", "--json", "--out", str(tmp_path)]
-    assert main(["adapt", str(models["itta"]), str(drawn / "night"), "--guard", *ruinous]) == 0
+    assert main(["adapt", str(models["itta"]), str(drawn / "night"), "--adapter", "itta", "--guard", *ruinous]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["adapter"] == "guarded itta"
     assert sum(found["settings"]["interventions"].values()) > 0
     record = list(records.read(tmp_path / "records.jsonl"))[-1]
     assert record.adapter == "guarded itta"
-    assert main(["predict", str(models["itta"]), str(drawn / "night"), "--guard", "--set", "lr=10"]) == 0
+    assert main(["predict", str(models["itta"]), str(drawn / "night"), "--adapter", "itta", "--guard", "--set", "lr=10"]) == 0
     assert capsys.readouterr().out.count("\n") > 2
 
 
@@ -126,7 +151,17 @@ def test_labels_are_used_for_the_score_only(models, drawn, monkeypatch, tmp_path
         monkeypatch.setattr(folder, "_labelled", load)
         capsys.readouterr()
         out = tmp_path / name
-        command = ["adapt", str(models["itta"]), str(drawn / "night"), "--set", "lr=0.1", "--out", str(out)]
+        command = [
+            "adapt",
+            str(models["itta"]),
+            str(drawn / "night"),
+            "--adapter",
+            "itta",
+            "--set",
+            "lr=0.1",
+            "--out",
+            str(out),
+        ]
         assert main([*command, "--batch-size", "4", "--json"]) == 0
         rows = list(csv.DictReader((out / "predictions.csv").open(newline="")))
         result = json.loads(capsys.readouterr().out)

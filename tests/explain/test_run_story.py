@@ -28,7 +28,16 @@ from itta.metrics.outcome import Outcome
 from itta.records.story import Story, Stream, read_story
 from itta.store.model import load, read_description
 
-RESTLESS = ("--set", "lr=0.1", "scope=all", "optimizer=adam", "--batch-size", "4")  # so that answers change
+RESTLESS = (
+    "--adapter",
+    "itta",
+    "--set",
+    "lr=0.1",
+    "scope=all",
+    "optimizer=adam",
+    "--batch-size",
+    "4",
+)  # so that answers change
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +185,18 @@ def test_without_labels_changed_images_are_shown_all_the_same(good: Path, photos
 
 
 def test_what_the_guard_did_is_told(model: Path, photos: Path, tmp_path: Path):
-    ruinous = ["--guard", "--set", "lr=1e30", "optimizer=sgd", "--batch-size", "2", "--out", str(tmp_path)]
+    ruinous = [
+        "--adapter",
+        "itta",
+        "--guard",
+        "--set",
+        "lr=1e30",
+        "optimizer=sgd",
+        "--batch-size",
+        "2",
+        "--out",
+        str(tmp_path),
+    ]
     assert main(["adapt", str(model), str(photos / "night"), *ruinous]) == 0
     (stream,) = read_story(tmp_path / "story.json").streams
     assert stream.adapter == "guarded itta"

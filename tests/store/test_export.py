@@ -187,7 +187,10 @@ def test_the_plain_model_in_words(model: Path, tmp_path: Path, capsys: pytest.Ca
         (["--torch", "OUT", "--set", "lr=1"], ["--adapt-on"]),
         (["--torch", "OUT", "--adapt-on", "DATA", "--adapter", "lame"], ["lame cannot be frozen", "rest of the batch"]),
         (["--torch", "OUT", "--adapt-on", "DATA", "--adapter", "magic"], ["unknown adapter 'magic'"]),
-        (["--torch", "OUT", "--adapt-on", "DATA", "--set", "episodic=true"], ["episodic=True", "keeps no update"]),
+        (
+            ["--torch", "OUT", "--adapt-on", "DATA", "--adapter", "itta", "--set", "episodic=true"],
+            ["episodic=True", "keeps no update"],
+        ),
         (["--torch", "OUT", "--adapt-on", "DATA", "--batch-size", "0"], ["--batch-size"]),
         (["--torch", "OUT/m.pt2"], ["no directory", "OUT"]),
         (["--torch", "HERE"], ["is a directory"]),
