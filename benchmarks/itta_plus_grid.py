@@ -146,9 +146,10 @@ def adapt_model(trial: Trial, folder: Path, dataset: DomainDataset, options: Opt
     trained, every = load(folder), list(streams(trial, dataset, options.images))
     for domain in {id(s.domain): s.domain for s in every}.values():
         here = {file_of(options, folder, s): s for s in every if s.domain is domain}
-        if not all(file.is_file() for file in here):
-            looked = look(trained, domain, np.concatenate([s.order for s in here.values()]))
-            for file, stream in here.items():
+        missing = {file: stream for file, stream in here.items() if not file.is_file()}
+        if missing:
+            looked = look(trained, domain, np.concatenate([s.order for s in missing.values()]))
+            for file, stream in missing.items():
                 file.parent.mkdir(parents=True, exist_ok=True)
                 torch.save(keep(trained, looked, stream.order, stream.batch), file.with_suffix(".tmp"))
                 file.with_suffix(".tmp").replace(file)
