@@ -3,7 +3,7 @@
 Each network runs once along each stream; itta+, its ablation, T3A and LAME, bare and guarded, are then replayed from
 what it said (benchmarks.replay; tests hold the replay against the real methods). The models are those of
 benchmarks.adaptation_grid, trained here if they are missing. The same command goes on after an interruption.
-Without options, it makes docs/records/itta_plus_grid.csv and docs/records/itta_plus_ablation.csv.
+Without options, it makes docs/results/records/itta_plus_grid.csv and docs/results/records/itta_plus_ablation.csv.
 """
 
 import csv
@@ -42,7 +42,7 @@ FEW = 200  # images of each domain, where there are several
 @dataclass(frozen=True)
 class Options:
     out: Path = Path("grid")  # models, what they said, and rows
-    records: Path = Path("docs/records")  # for the CSV files
+    records: Path = Path("docs/results/records")  # for the CSV files
     data: tuple[str, ...] = ("emoji", "PACS")  # "emoji", or folders root/domain/class/image
     training: tuple[str, ...] = ("erm", "itta")  # algorithms
     seeds: int = 3  # of model, images and stream
@@ -141,14 +141,24 @@ def streams(trial: Trial, dataset: DomainDataset, images: int) -> Iterator[Strea
         yield Stream(kind, 16, 0, joined, order)
 
 
-def adapt_model(trial: Trial, trained: Algorithm, dataset: DomainDataset, options: Options) -> Iterator[Row]:
-    """All streams of one model; those of the same images share what the network says about each."""
-    every = list(streams(trial, dataset, options.images))
+def adapt_model(trial: Trial, folder: Path, dataset: DomainDataset, options: Options) -> Iterator[Row]:
+    """All streams of one model; those of the same images share what the network says about each, and it is kept."""
+    trained, every = load(folder), list(streams(trial, dataset, options.images))
     for domain in {id(s.domain): s.domain for s in every}.values():
-        here = [s for s in every if s.domain is domain]
-        looked = look(trained, domain, np.concatenate([s.order for s in here]))
-        for stream in here:
-            yield from rows_of(trial, trained, stream, keep(trained, looked, stream.order, stream.batch))
+        here = {file_of(options, folder, s): s for s in every if s.domain is domain}
+        missing = {file: stream for file, stream in here.items() if not file.is_file()}
+        if missing:
+            looked = look(trained, domain, np.concatenate([s.order for s in missing.values()]))
+            for file, stream in missing.items():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                torch.save(keep(trained, looked, stream.order, stream.batch), file.with_suffix(".tmp"))
+                file.with_suffix(".tmp").replace(file)
+        for file, stream in here.items():
+            yield from rows_of(trial, trained, stream, torch.load(file))
+
+
+def file_of(options: Options, folder: Path, stream: Stream) -> Path:
+    return options.out / "kept" / folder.name / f"{stream.kind}-{stream.batch}-{stream.draw}.pt"
 
 
 def rows_of(trial: Trial, trained: Algorithm, stream: Stream, kept: Kept) -> Iterator[Row]:
@@ -184,7 +194,7 @@ def main(options: Options) -> None:
             train(trial, folder, dataset)
         file = options.out / "replayed" / f"{folder.name}.jsonl"
         if not file.is_file():
-            rows = list(adapt_model(trial, load(folder), dataset, options))
+            rows = list(adapt_model(trial, folder, dataset, options))
             file.parent.mkdir(parents=True, exist_ok=True)
             append_lines(file, [row._asdict() for row in rows])
             print(folder.name, f"{np.mean([r.gain for r in rows if r.method == 'itta+']):+.2f}", flush=True)

@@ -26,9 +26,9 @@ class Rules:
     """The constants of a diagnosis; `ITTAPlus.Hparams` says what they mean."""
 
     correction: float = 1.0
-    pull: float = 0.4
-    stays: tuple[float, ...] = (0.5, 0.8, 0.95)
-    low: float = 3.0
+    pull: float = 0.2
+    stays: tuple[float, ...] = (0.5, 0.95)
+    low: float = 2.0
     high: float = 5.0
     memory: int = 1000
     start: float = 16.0
