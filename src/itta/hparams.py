@@ -17,6 +17,7 @@ Regime = Literal["large", "small", "domainnet"]  # 224-pixel sets, 28-pixel sets
 T = TypeVar("T")
 MOST: dict[type, float] = {float: 1e38, int: 1e9}  # of a number
 MOST_LAYERS = 100
+LEAST = {"supports": -1}  # -1: all; no other number of ours is below 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +140,7 @@ def parse_bool(name: str, value: Any) -> bool:
 
 
 def parse_number(name: str, value: Any, hint: type[int] | type[float]) -> float:
-    """Read a number of a hyper-parameter: finite, and not below 0, which none of ours can be.
+    """Read a number of a hyper-parameter: finite, and not below 0.
 
     >>> parse_number("lr", "1e-4", float), parse_number("steps", "3", int)
     (0.0001, 3)
@@ -153,8 +154,9 @@ def parse_number(name: str, value: Any, hint: type[int] | type[float]) -> float:
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} must be of type {hint.__name__}, got {value!r:.80}.") from None
     most = MOST_LAYERS if name.endswith("depth") else MOST[hint]
-    if not 0 <= read <= most:
-        raise InputError(f"{name} must be a number from 0 to {most:g}, got {value!r:.80}.")
+    least = LEAST.get(name, 0)
+    if not least <= read <= most:
+        raise InputError(f"{name} must be a number from {least} to {most:g}, got {value!r:.80}.")
     return read
 
 
