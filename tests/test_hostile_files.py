@@ -1,4 +1,4 @@
-"""Thousands of mutated files: each is read, or refused in one line. Nothing is written elsewhere; memory stays small."""
+"""Thousands of mutated files: each is read or refused in one line. Nothing is written elsewhere; memory stays small."""
 
 import json
 import os
