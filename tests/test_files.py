@@ -151,3 +151,63 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytes
             pass
     with pytest.raises(CannotLock):
         append_text(tmp_path / "log", "line\n")
+
+
+def test_a_new_file_has_the_permissions_of_the_umask(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    umask = os.umask(0o027)
+    try:
+        with complete(path) as temporary:
+            temporary.write_text("x")
+            temporary.chmod(0o600)  # as safetensors does
+    finally:
+        os.umask(umask)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("write", [replace_text, append_text])
+def test_links_and_devices_are_not_written_to(tmp_path: Path, write: Callable[[Path, str], None]) -> None:
+    (tmp_path / "real").write_text("precious\n")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("link", "dangling", "fifo"):
+        with pytest.raises(InputError, match=name):
+            write(tmp_path / name, "x\n")
+    with pytest.raises(InputError, match="device"):
+        write(Path("/dev/null"), "x\n")
+    assert (tmp_path / "real").read_text() == "precious\n"
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("text", "Größe,1\n".encode(), b"\xff\xd8\xff\xe0JFIF"),
+        ("text", ("é" * 3000).encode(), b"P2 2 2 255 0 0 0 0"),
+        ("tensors", b"12345678{}", b"file,label"),
+        ("zip", b"PK\x03\x04", b"file,label"),
+        ("onnx", b"\x08\x08", b"\x89PNG"),
+        ("figure", b"\x89PNG\r\nMatplotlib version", b"\x89PNG\r\n"),
+    ],
+)
+def test_a_file_of_another_kind_is_not_replaced(tmp_path: Path, kind: files.Kind, good: bytes, bad: bytes) -> None:
+    path = tmp_path / "file"
+    for content, replaced in ((good, True), (b"", True), (bad, False)):
+        path.write_bytes(content)
+        if replaced:
+            with complete(path, kind) as temporary:
+                temporary.write_text("new")
+            assert path.read_text() == "new"
+        else:
+            with pytest.raises(InputError, match="is not replaced"), complete(path, kind):
+                pass
+            assert path.read_bytes() == content
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    for error in (OSError(errno.ENOSPC, "full"), RuntimeError("I/O error: No space left on device (os error 28)")):
+        told = "weights cannot be written: the disk is full"
+        with pytest.raises(InputError, match=told), complete(tmp_path / "weights"):
+            raise error
+    assert not list(tmp_path.iterdir())

@@ -18,6 +18,7 @@ Regime = Literal["large", "small", "domainnet"]  # 224-pixel sets, 28-pixel sets
 T = TypeVar("T")
 MOST: dict[type, float] = {float: 1e38, int: 1e9}  # of a number
 MOST_LAYERS = 100
+LEAST = {"supports": -1}  # -1: all; no other number of ours is below 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +141,7 @@ def parse_bool(name: str, value: Any) -> bool:
 
 
 def parse_number(name: str, value: Any, hint: type[int] | type[float]) -> float:
-    """Read a number of a hyper-parameter: finite, and not below 0 if it may have a fraction.
+    """Read a number of a hyper-parameter: finite, and not below 0.
 
     >>> parse_number("lr", "1e-4", float), parse_number("steps", "3", int)
     (0.0001, 3)
@@ -154,9 +155,9 @@ def parse_number(name: str, value: Any, hint: type[int] | type[float]) -> float:
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} must be of type {hint.__name__}, got {value!r:.80}.") from None
     most = MOST_LAYERS if name.endswith("depth") else MOST[hint]
-    least = -most if hint is int else 0  # -1 stands for all, where a method counts
+    least = LEAST.get(name, 0)
     if not least <= read <= most:
-        raise InputError(f"{name} must be a number from {least:g} to {most:g}, got {value!r:.80}.")
+        raise InputError(f"{name} must be a number from {least} to {most:g}, got {value!r:.80}.")
     return read
 
 

@@ -118,7 +118,10 @@ def test_a_guarded_adapter_says_what_it_took_back(models, drawn, tmp_path, capsy
     assert sum(found["settings"]["interventions"].values()) > 0
     record = list(records.read(tmp_path / "records.jsonl"))[-1]
     assert record.adapter == "guarded itta"
-    assert main(["predict", str(models["itta"]), str(drawn / "night"), "--adapter", "itta", "--guard", "--set", "lr=10"]) == 0
+    assert (
+        main(["predict", str(models["itta"]), str(drawn / "night"), "--adapter", "itta", "--guard", "--set", "lr=10"])
+        == 0
+    )
     assert capsys.readouterr().out.count("\n") > 2
 
 

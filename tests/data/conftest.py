@@ -129,6 +129,8 @@ def pacs(picture: Callable[..., bytes]) -> dict[str, bytes]:
 @pytest.fixture
 def tree() -> Callable[[Path], set[str]]:
     def files(root: Path) -> set[str]:
-        return {p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file() and p.suffix != ".lock"}
+        """All files but locks and the lists of contents."""
+        found = {p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file() and p.suffix != ".lock"}
+        return {name for name in found if not name.endswith(".contents.json")}
 
     return files

@@ -150,3 +150,27 @@ def test_an_encrypted_zip_is_told(make, tmp_path) -> None:
     path.write_bytes(data)
     with pytest.raises(InputError, match="encrypted"):
         unpack(path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["gz", "xz", "bz2"])
+def test_a_flipped_bit_in_a_packed_tar_is_found(tmp_path, kind) -> None:
+    """Wherever it is: the checksum at the end of the stream is read, also behind the last member."""
+    path, data = tmp_path / f"a.tar.{kind}", bytes(range(256)) * 40
+    with tarfile.open(path, f"w:{kind}") as archive:
+        for i in range(3):
+            member = tarfile.TarInfo(f"a/{i}.bin")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    unpack(path, tmp_path / "good")
+    whole = path.read_bytes()
+    for place in [*range(20, len(whole) - 8, max(1, len(whole) // 40)), len(whole) - 6]:
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x10
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match="damaged or cut short"):
+            unpack(path, tmp_path / "out")
+
+
+def test_a_file_and_a_folder_of_one_name_are_refused(make, tmp_path) -> None:
+    with pytest.raises(InputError, match="cannot be a file"):
+        unpack(make("tar", {"a": b"file", "a/b": b"inside"}), tmp_path / "out")

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -282,3 +284,27 @@ def test_off_means_nothing_is_written(root: Path, home: Path, monkeypatch: pytes
     monkeypatch.setenv("ITTA_CACHE", "off")
     pixels(root)
     assert not home.exists()
+
+
+@pytest.mark.parametrize("shared", ["decoded", "cache"])
+def test_a_place_that_others_may_write_is_done_without(root: Path, home: Path, shared: str) -> None:
+    """Another user could put other pixels there."""
+    first = pixels(root)
+    folder = home if shared == "decoded" else home.parent
+    folder.chmod(0o777)
+    with pytest.warns(InputWarning, match=r"other users may write there; chmod go-w"):
+        assert torch.equal(pixels(root), first)
+    folder.chmod(0o1777 if shared == "cache" else 0o755)  # in /tmp, say, nobody can rename our folder
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(pixels(root), first)
+
+
+def test_an_index_cannot_lead_elsewhere(root: Path, home: Path) -> None:
+    first = pixels(root)
+    for index in home.glob("*.json"):
+        values = json.loads(index.read_text())
+        shutil.move(home / values["pixels"], home.parent.parent / "elsewhere.npy")
+        index.write_text(json.dumps(values | {"pixels": "../../elsewhere.npy"}))
+    assert torch.equal(pixels(root), first)
+    assert list(home.glob("*.npy"))

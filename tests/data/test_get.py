@@ -11,6 +11,7 @@ import pytest
 from itta.cli import main
 from itta.data import get as get_module
 from itta.data import load_dataset
+from itta.data.check import check
 from itta.data.download import Patience
 from itta.data.get import get
 from itta.data.published import PUBLISHED
@@ -219,3 +220,17 @@ def test_the_command_gets_and_counts(server, tmp_path, archive_of, pacs, capsys)
     assert result["domains"]["photo"]["expected"] == 1670
     assert "photo: 14 images, 1,670 published" in result["problems"]
     assert "problems in" in printed.err
+
+
+def test_a_file_cut_short_since_is_found(server, tmp_path, archive_of, pacs, capsys) -> None:
+    """No checksum of PACS was published, so names and sizes are noted when it is unpacked."""
+    server.files["PACS.zip"] = archive_of("zip", pacs)
+    folder = fetch("PACS", tmp_path, server)
+    told = "changed since itta data get"
+    noted = check(folder, "PACS", decode=False)
+    assert noted.contents is not None
+    assert noted.contents.files == len(pacs)
+    assert not any(told in problem for problem in noted.problems)
+    image = next(folder.rglob("*.jpg"))
+    image.write_bytes(image.read_bytes()[:-1])
+    assert any(told in problem for problem in check(folder, "PACS", decode=False).problems)

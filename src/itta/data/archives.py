@@ -74,7 +74,7 @@ def unpack(archive: Path, folder: Path, limits: Limits = LIMITS, report: ReportP
         if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG):
             reason = f"{name!r} cannot be a file: {error.strerror}"
             raise InputError(f"{archive} is not unpacked: {reason}. Is it the right file?") from error
-        if error.errno is not None:  # the disk's complaint, not gzip's
+        if error.errno not in (None, errno.EINVAL):  # the disk's complaint, not that of gzip or of a wrong offset
             raise
         raise _damaged(archive, error) from error
     except Exception as error:  # a damaged archive can make its reader raise nearly anything

@@ -1,14 +1,16 @@
 """Check data before training on them: count images, compare with the published counts, and read every image."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from itta.data.fingerprint import Contents, list_contents, read_contents
 from itta.data.folder import files_by_class, no_domains
 from itta.data.images import read_image
 from itta.data.mnist import read_mnist
 from itta.data.published import MNIST_NAMES, PUBLISHED, Published, find_published
+from itta.data.suspicions import warn_about
 from itta.errors import InputError
 from itta.progress import ReportProgress, silent
 
@@ -26,6 +28,7 @@ class Check:
     expected: Mapping[str, int] = field(default_factory=dict)  # domain -> images
     expected_classes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)  # file -> reason
+    contents: Contents | None = None  # the number of files, and a digest of their names and sizes
     problems: list[str] = field(default_factory=list)
 
     def total(self, domain: str) -> int:
@@ -46,6 +49,7 @@ class Check:
             "name": self.name,
             "domains": domains,
             "unreadable": self.unreadable,
+            "contents": asdict(self.contents) if self.contents else None,
             "problems": self.problems,
             "ok": not self.problems,
         }
@@ -66,8 +70,10 @@ def check(path: Path, name: str | None = None, *, decode: bool = True, report: R
     found.counts = {d: {c: len(paths) for c, paths in by_class.items()} for d, by_class in files.items()}
     if facts:
         _compare(found, facts)
+        _compare_contents(found)
     else:
         _look(found)
+        warn_about(path, files)
     if decode:
         images = [image for by_class in files.values() for paths in by_class.values() for image in paths]
         for i, image in enumerate(images, start=1):
@@ -105,6 +111,18 @@ def _compare(found: Check, facts: Published) -> None:
         found.problems.append(f"{len(classes)} classes, {facts.n_classes} published")
     strange = sorted(classes - set(facts.classes)) if facts.classes else []
     found.problems += [f"{label!r} is not a class of {facts.name}" for label in strange]
+
+
+def _compare_contents(found: Check) -> None:
+    """Compare names and sizes with those at the time of itta data get: no checksum of the files was published."""
+    if not found.path.is_dir():
+        return
+    found.contents, before = list_contents(found.path), read_contents(found.path.resolve())
+    if before is not None and before != found.contents:
+        found.problems.append(
+            f"names or sizes of files changed since itta data get: {before.files:,} files then, "
+            f"{found.contents.files:,} now"
+        )
 
 
 def _look(found: Check) -> None:

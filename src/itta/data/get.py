@@ -10,6 +10,7 @@ from filelock import FileLock, Timeout
 
 from itta.data.archives import checked_path, unpack
 from itta.data.download import PATIENCE, Patience, download
+from itta.data.fingerprint import write_contents
 from itta.data.mnist import RAW, read_mnist
 from itta.data.published import MNIST_NAMES, Published, Source, find_published
 from itta.errors import InputError
@@ -95,6 +96,7 @@ def _lay_out(facts: Published, root: Path, files: dict[str, Path], report: Repor
                 "Is it the right file?"
             )
         os.replace(folder, root / facts.folder)
+        write_contents(root / facts.folder)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
     _clear_downloads(facts, root)
