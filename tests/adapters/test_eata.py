@@ -73,8 +73,8 @@ class Naive:
         self.redundant = 0
 
     def __call__(self, x: Tensor) -> Tensor:
-        past = self.m
         for _ in range(self.hp.steps):
+            past = self.m  # in the release, too, the mean moves after every step
             for w in self.weights.values():
                 w.requires_grad_()
             logits = predict(self.model, self.weights, x)

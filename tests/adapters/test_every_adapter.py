@@ -1,5 +1,6 @@
 """Every registered adapter must not change the model, must reset exactly, continue elsewhere, and refuse bad input."""
 
+import copy
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -142,6 +143,25 @@ def test_a_caller_without_gradients(
     with switch():
         got = run(adapter, [x.clone() for x in stream])
     assert equal(got, expected)
+
+
+@pytest.mark.parametrize(("name", "guard"), [*((name, False) for name in ADAPTERS), ("tent", True), ("itta+", True)])
+def test_an_adapter_made_in_inference_mode(name: str, guard: bool, trained_for: Trained, stream: list[Tensor]) -> None:
+    """It learns there and afterwards, after a reset and from a loaded state, and from a model that was made there."""
+    model = trained_for(name)
+    usual = adapt(model, name, guard=guard)
+    first, state = run(usual, stream[:2]), usual.state_dict()
+    rest = run(usual, stream[2:])
+    with torch.inference_mode():
+        adapter = adapt(copy.deepcopy(model), name, guard=guard)
+        assert equal(run(adapter, stream[:2]), first)
+    assert equal(run(adapter, stream[2:]), rest)
+    with torch.inference_mode():
+        adapter.reset()
+    assert equal(run(adapter, stream[:2]), first)
+    with torch.inference_mode():
+        adapter.load_state_dict({k: v.clone() for k, v in state.items()})
+    assert equal(run(adapter, stream[2:]), rest)
 
 
 @pytest.mark.parametrize("name", ADAPTERS)

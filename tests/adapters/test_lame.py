@@ -34,7 +34,8 @@ def naive(model: Algorithm, x: Tensor, kind: str = "knn", k: int = 5, steps: int
     elif kind == "linear":
         w = [[sum(a * b for a, b in zip(unit[i], unit[j])) for j in range(n)] for i in range(n)]
     else:
-        sigma = sum(row[-1][0] for row in near if row) / n
+        rows = [sorted(math.dist(unit[i], unit[j]) for j in range(n))[:k] for i in range(n)]  # i itself is the first
+        sigma = sum(row[-1] for row in rows) / n
         w = [[1.0] * n for _ in range(n)]
         for i in range(n):
             for j in set(range(n)) - {i}:

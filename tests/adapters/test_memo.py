@@ -15,6 +15,7 @@ from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
 from itta.errors import InputError
 from itta.functional.augment import augment, draw_augmentation
+from itta.nn.batch_norm import MixedBatchNorm
 
 Trained = Callable[..., Algorithm]
 Batches = Callable[..., list[Batch]]
@@ -157,3 +158,20 @@ def test_wrong_settings(trained: Trained) -> None:
         adapt(trained("erm", steps=0), "memo", prior=-1)
     with pytest.raises(InputError, match="views must be at least 1, got 0"):
         adapt(trained("erm", steps=0), "memo", views=0)
+
+
+def test_the_variance_has_divisor_n_where_the_release_has_n_minus_1(trained: Trained, stream: list[Tensor]) -> None:
+    """The release reads the present statistics off torch's running ones, updated with momentum 1."""
+    adapter = adapt(trained("erm", batch_norm=True).double(), "memo", prior=3.0)
+    layer = next(m for m in adapter.model.modules() if isinstance(m, MixedBatchNorm))
+    z = torch.randn(1, layer.norm.num_features, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    mean, variance = torch.zeros(len(z[0]), dtype=torch.float64), torch.ones(len(z[0]), dtype=torch.float64)
+    nn.functional.batch_norm(z, mean, variance, training=True, momentum=1.0)
+    mean = 0.75 * layer.norm.running_mean + 0.25 * mean
+
+    def normalised(present: Tensor) -> Tensor:
+        mixed = 0.75 * layer.norm.running_var + 0.25 * present
+        return nn.functional.batch_norm(z, mean, mixed, layer.norm.weight, layer.norm.bias, eps=layer.norm.eps)
+
+    torch.testing.assert_close(layer(z), normalised(variance * 5 / 6), rtol=1e-9, atol=1e-9)  # n = 6 positions
+    assert (layer(z) - normalised(variance)).abs().max() > 1e-3

@@ -69,12 +69,12 @@ class Naive:
         self.model, self.hp, self.generator = model, hp, torch.Generator().manual_seed(hp.seed)
         self.source = {k: v.detach().clone() for k, v in model.named_parameters()}
         self.moving = [k for k in self.source if k.startswith("backbone.")]
-        self.queue: list[tuple[Tensor, Tensor]] = []
         self.restart()
 
     def restart(self) -> None:
         self.w = {k: v.clone().requires_grad_(k in self.moving) for k, v in self.source.items()}
         self.velocity = {k: torch.zeros_like(v) for k, v in self.w.items()}
+        self.queue: list[tuple[Tensor, Tensor]] = []
 
     def project(self, z: Tensor) -> Tensor:
         h = (z @ self.w["contrastive_head.0.weight"].T + self.w["contrastive_head.0.bias"]).clamp(min=0)
@@ -131,6 +131,16 @@ def test_updates_equal_the_naive_ones(variant: str, model: Algorithm, stream: li
                 torch.testing.assert_close(got, kept[i], rtol=1e-9, atol=1e-9)
         lone = len(x) == 1 and variant in ("contrast only", "no queue")
         assert lone or any(not torch.equal(p, before[k]) for k, p in adapter.moving.items())
+
+
+def test_an_episodic_batch_does_not_depend_on_earlier_ones(model: Algorithm, stream: list[Tensor]) -> None:
+    adapter = adapt(model, "ttt++", episodic=True, lr=1e-2, queue=64)
+    state = adapter.generator.get_state()
+    alone = adapter(stream[3])
+    adapter(stream[0])
+    adapter.generator.set_state(state)  # the same views
+    assert torch.equal(adapter(stream[3]), alone)
+    assert len(adapter.extra["features"]) == len(stream[3])
 
 
 def test_memory_is_flat(model: Algorithm, stream: list[Tensor]) -> None:

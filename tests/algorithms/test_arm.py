@@ -31,7 +31,8 @@ def batch_norm(z: Tensor, norm: nn.BatchNorm2d) -> Tensor:
 
 
 def context_maps(network: nn.Module, x: Tensor) -> Tensor:
-    """Return one channel for each image, at full resolution."""
+    """Return one channel for each image, at full resolution. DomainBed normalises images before any network."""
+    x = (x - 0.5) / 0.5
     convs = [m for m in network if isinstance(m, nn.Conv2d)]
     norms = [m for m in network if isinstance(m, nn.BatchNorm2d)]
     for conv, norm in zip(convs[:-1], norms, strict=True):

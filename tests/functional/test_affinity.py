@@ -32,13 +32,12 @@ def test_affinities(n: int, k: int) -> None:
     knn, rbf = torch.zeros(n, n, dtype=torch.float64), torch.ones(n, n, dtype=torch.float64)
     far = []
     for i in range(n):
-        near = others(z, i)[:k]
-        far += [near[-1][0]] if near else []
-        for _, j in near:
+        far.append(sorted([0.0, *(d for d, _ in others(z, i))])[:k][-1])  # the sample itself is the first
+        for _, j in others(z, i)[:k]:
             knn[i, j] = 1
     for i in range(n):
         for d, j in others(z, i):
-            rbf[i, j] = math.exp(-(d**2) / (2 * (sum(far) / n) ** 2))
+            rbf[i, j] = math.exp(-(d**2) / (2 * (sum(far) / n) ** 2)) if k > 1 else 0.0
     assert torch.equal(knn_affinity(z, k), knn)
     torch.testing.assert_close(rbf_affinity(z, k), rbf, rtol=0, atol=1e-12)
     torch.testing.assert_close(linear_affinity(z), torch.tensor([[float(a @ b) for b in z] for a in z]).double())
@@ -55,7 +54,16 @@ def test_duplicates(dtype: torch.dtype) -> None:
     assert torch.equal(rbf_affinity(z, 5), torch.ones(40, 40, dtype=dtype))
     pairs = features(3).to(dtype).repeat_interleave(2, 0)
     expected = torch.eye(3, dtype=dtype).repeat_interleave(2, 0).repeat_interleave(2, 1)
-    assert torch.equal(rbf_affinity(pairs, 1), expected)
+    assert torch.equal(rbf_affinity(pairs, 2), expected)
+
+
+def test_the_bandwidth_counts_as_the_release_does() -> None:
+    """The release takes the k smallest of each row of distances, and the diagonal is in the row."""
+    z = features(12)
+    distance = (z[None] - z[:, None]).norm(dim=-1)
+    sigma = distance.sort(dim=1).values[:, 4].mean()  # k = 5
+    torch.testing.assert_close(rbf_affinity(z, 5), torch.exp(-(distance**2) / (2 * sigma**2)), rtol=0, atol=1e-12)
+    torch.testing.assert_close(rbf_affinity(z, 99), rbf_affinity(z, 12), rtol=0, atol=0)
 
 
 def naive_agree(p: Tensor, w: Tensor, steps: int, start: Tensor | None = None) -> list[list[float]]:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from itta.adapters.base import Adapter
 from itta.adapters.bn_adapt import BNAdapt
 from itta.adapters.cotta import CoTTA
@@ -45,6 +47,7 @@ def find_adapter(name: str, file: Path | None = None) -> type[Adapter]:
     return find_class("adapter", name, ADAPTERS, Adapter, file)
 
 
+@torch.inference_mode(False)  # an adapter needs tensors that can learn, wherever it is made
 def adapt(
     trained: Algorithm,
     method: str | type[Adapter] = "itta",

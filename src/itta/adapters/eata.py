@@ -43,7 +43,7 @@ class EATA(GradientAdapter):
 
     step on  mean over the kept of exp(E0 − H) · H  +  β Σ_i F_i (θ_i − θ_i⁰)²,  with constant weights exp(·);
 
-    m ← 0.9 m + 0.1 · (mean of p over the kept); the first m is that mean.
+    m ← 0.9 m + 0.1 · (mean of p over the kept), after every step; the first m is that mean.
 
     If no image is kept, there is no step. The prediction is that of the same pass, before its update.
     """
@@ -82,8 +82,8 @@ class EATA(GradientAdapter):
         return {name: stored[name].to(p) for name, p in moving.items()}
 
     def adapt(self, x: Tensor) -> Tensor:
-        m = self.extra.get("m")
         for _ in range(self.hp.steps):
+            m = self.extra.get("m")  # every step moves it, so a later step of the batch sees the earlier ones
             logits = self.model.predict(x)
             kept = logits[self.worth_learning(logits.detach(), m)]
             if len(kept) == 0:
@@ -94,7 +94,7 @@ class EATA(GradientAdapter):
         return logits
 
     def worth_learning(self, logits: Tensor, m: Tensor | None) -> Tensor:
-        """Tell which predictions are confident, and unlike the mean of earlier batches."""
+        """Tell which predictions are confident, and unlike the mean of earlier steps."""
         sure = entropy(logits) < self.e0
         return sure if m is None else sure & (F.cosine_similarity(logits.softmax(1), m[None]) < self.alike)
 

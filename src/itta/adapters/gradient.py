@@ -33,6 +33,7 @@ class GradientAdapter(Adapter):
 
     Hparams = Hparams
 
+    @torch.inference_mode(False)
     def __init__(self, trained: Algorithm, hp: Any) -> None:
         super().__init__(trained, hp)
         check_at_least(1, hp, "steps")
@@ -91,6 +92,7 @@ class GradientAdapter(Adapter):
         self.optimizer.step()
         self.last_loss = float(loss.detach())
 
+    @torch.inference_mode(False)
     def reset(self) -> None:
         self.restore()
         if self.hp.optimizer == "adam":
@@ -121,6 +123,7 @@ class GradientAdapter(Adapter):
         tensors = {k: v.clone() for prefix, part in parts.items() for k, v in with_prefix(prefix, part).items()}
         return {**tensors, "generator": self.generator.get_state()}
 
+    @torch.inference_mode(False)
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         for name, value in without_prefix("moving.", state).items():

@@ -1,8 +1,9 @@
 """LAME. Parameter-free Online Test-time Adaptation. Boudiaf, Mueller, Ben Ayed, Bertinetto, CVPR 2022.
 https://arxiv.org/abs/2201.05718
 
-An image is never its own neighbour, also among duplicates. LAME helps if the images of a batch tend to be of one class,
-and can harm if they are drawn at random.
+With ``affinity=knn`` an image is never its own neighbour, also among duplicates. The bandwidth of ``affinity=rbf``
+counts the image itself as its first neighbour, as the released code does. LAME helps if the images of a batch tend to
+be of one class, and can harm if they are drawn at random.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from itta.hparams import hp
 @dataclass(frozen=True)
 class Hparams:
     affinity: Literal["knn", "rbf", "linear"] = hp(
-        "knn", "W. knn: 1 for the k nearest neighbours; rbf: exp(−d²/2σ²), σ the mean distance to the k-th; linear: z·z"
+        "knn",
+        "W. knn: 1 for the k nearest neighbours; rbf: exp(−d²/2σ²), σ the mean distance to the k-th, the image itself "
+        "being the first; linear: z·z",
     )
     neighbours: int = hp(5, "k: number of neighbours")
     iterations: int = hp(100, "largest number of iterations; it stops earlier when the energy no longer changes")

@@ -1,8 +1,10 @@
 """MEMO. MEMO: Test Time Robustness via Adaptation and Augmentation. Zhang, Levine, Finn, NeurIPS 2022.
 https://arxiv.org/abs/2110.09506
 
-Two things differ here. The views are those of training (crop, flip, colour jitter, grey); the paper uses AugMix, which
-also rotates, shears and posterises. ``optimizer=adam`` is Adam; the paper uses AdamW, with weight decay.
+Three things differ here. The views are those of training (crop, flip, colour jitter, grey); the paper uses AugMix,
+which also rotates, shears and posterises. ``optimizer=adam`` is Adam; the paper uses AdamW, with weight decay. The
+present variance of batch normalisation is the mean squared deviation, with divisor n, as a network in training uses it;
+the released code divides by n − 1, where n counts the images and positions of a map.
 """
 
 from dataclasses import dataclass

@@ -90,6 +90,10 @@ class TTTPlus(GradientAdapter):
         """Return D of the batch and the queue. Gradients flow to the batch only."""
         return moment_distance(torch.cat([self.extra[name], z]), source.moments())
 
+    def forget(self) -> None:
+        super().forget()
+        self.extra = self.fresh()  # features of earlier images are updates from earlier images, too
+
     def enqueue(self, name: str, z: Tensor) -> None:
         rows = torch.cat([self.extra[name], z.detach()])
         self.extra[name] = rows[max(0, len(rows) - self.hp.queue) :].clone()

@@ -27,8 +27,8 @@ class Hparams(base.Hparams):
 class ARM(Algorithm):
     """min CE(f_φ(f_θ([x, c])), y), where the extra input channel c is the mean of k(x) over the images of a group.
 
-    A group is batch_size images in a row, in training the batch of one domain. If batch_size does not divide the number
-    of images, all images are one group.
+    x is normalised for both networks. A group is batch_size images in a row, in training the batch of one domain. If
+    batch_size does not divide the number of images, all images are one group.
     """
 
     name = "arm"
@@ -53,7 +53,8 @@ class ARM(Algorithm):
 
     def inputs(self, x: Tensor) -> Tensor:
         size = self.hp.batch_size if len(x) % self.hp.batch_size == 0 else len(x)
-        maps = self.context[:-1](x).unflatten(0, (-1, size)).mean(1)  # [groups, 64, H, W]
+        z = self.backbone.normalise(x)  # k reads the images as the backbone does
+        maps = self.context[:-1](z).unflatten(0, (-1, size)).mean(1)  # [groups, 64, H, W]
         context = self.context[-1](maps)  # linear, so it may come after the mean: one convolution per group
         return torch.cat([x, context.repeat_interleave(size, 0)], 1)
 

@@ -9,10 +9,10 @@ def distances(z: Tensor) -> Tensor:
     return torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def nearest(distance: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return distances and indices [B, k] of the k nearest other samples, nearest first; fewer in a smaller batch."""
+def nearest_others(distance: Tensor, k: int) -> Tensor:
+    """Return indices [B, k] of the k nearest other samples, nearest first; fewer in a smaller batch."""
     others = distance.clone().fill_diagonal_(torch.inf)  # among equals, a sample need not come first in its own row
-    return others.topk(min(k, len(distance) - 1), largest=False)
+    return others.topk(min(k, len(distance) - 1), largest=False).indices
 
 
 def knn_affinity(z: Tensor, k: int) -> Tensor:
@@ -24,20 +24,20 @@ def knn_affinity(z: Tensor, k: int) -> Tensor:
             [0., 1., 0.]])
     """
     distance = distances(z)
-    return torch.zeros_like(distance).scatter_(1, nearest(distance, k)[1], 1.0)
+    return torch.zeros_like(distance).scatter_(1, nearest_others(distance, k), 1.0)
 
 
 def rbf_affinity(z: Tensor, k: int) -> Tensor:
-    """Return W = exp(−d²/2σ²), with σ the mean distance to the k-th nearest other sample.
+    """Return W = exp(−d²/2σ²), with σ the mean distance to the k-th nearest sample; a sample is its own nearest.
 
-    Equal vectors have affinity 1, even at σ = 0.
+    Equal vectors have affinity 1, even at σ = 0, which k = 1 gives.
 
-    >>> rbf_affinity(torch.tensor([[0.0], [2.0]]), k=1)
+    >>> rbf_affinity(torch.tensor([[0.0], [2.0]]), k=2)
     tensor([[1.0000, 0.6065],
             [0.6065, 1.0000]])
     """
     distance = distances(z)
-    sigma = nearest(distance, k)[0][:, -1:].sum() / len(z)
+    sigma = distance.topk(min(k, len(z)), largest=False).values[:, -1].mean()
     return (-distance.square() / (2 * sigma.square()).clamp(min=torch.finfo(z.dtype).tiny)).exp()
 
 

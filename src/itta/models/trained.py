@@ -3,6 +3,7 @@
 import copy
 from typing import Any, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from itta.nn.backbone import After, Backbone, keep
@@ -36,6 +37,7 @@ class Trained(Protocol):
 Model = TypeVar("Model", bound=nn.Module)
 
 
+@torch.inference_mode(False)  # tensors that are made in inference mode can never learn
 def frozen_copy(trained: Model) -> Model:
     """Copy a model for inference: without optimisers and gradients, in evaluation mode."""
     optimizers = getattr(trained, "optimizers", None)
