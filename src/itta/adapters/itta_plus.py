@@ -80,7 +80,8 @@ class ITTAPlus(Adapter):
     candidates = ({}, {"neighbours": False})
     predicts = "after"
     guarded = True
-    guard = {"probation": 0}  # the diagnosis is its own
+    # no referee: it knows less of the stream than itta+ does, and took back half of what was gained on sorted streams
+    guard = {"probation": 0, "budget": 1e9, "min_balance": 0.0, "min_entropy_ratio": 0.0}
 
     def __init__(self, trained: Algorithm, hp: Any) -> None:
         super().__init__(trained, hp)
