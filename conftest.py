@@ -1,3 +1,8 @@
 """Fixtures that tests of several rooms share."""
 
-pytest_plugins = ("tests.fixtures.toy", "tests.fixtures.photos", "tests.fixtures.made_up")
+pytest_plugins = (
+    "tests.fixtures.toy",
+    "tests.fixtures.photos",
+    "tests.fixtures.made_up",
+    "tests.fixtures.inline_engine",
+)

@@ -42,10 +42,11 @@ def photos(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def options(grid: ModuleType, photos: Path, tmp_path: Path) -> Any:
+def options(grid: ModuleType, photos: Path, tmp_path: Path, inline: None) -> Any:
     return grid.Options(
         out=tmp_path / "grid", data=(str(photos),), seeds=1, images=8, fewer=8, steps=1, batch_size=4, image_size=16,
         backbone="small_cnn", weights="none", adapters=("itta+", "t3a", "tent", "lame"), set=("lame.neighbours=2",),
+        slots=1,
     )  # fmt: skip
 
 

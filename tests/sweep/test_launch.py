@@ -22,6 +22,7 @@ from itta.sweep.engines.local import Local
 from itta.sweep.launch import PATIENCE
 from itta.sweep.plan import read_sweep
 from itta.sweep.standings import standings
+from tests.fixtures.inline_engine import run_inline
 
 FLAGS = (
     "--targets", "night", "--trial-seeds", "1", "--steps", "2", "--eval-every", "1", "--backbone", "small_cnn",
@@ -39,7 +40,9 @@ ERM = ("--algorithms", "erm", "--adapters", "source", "t3a", "tent", "--hparams-
 @pytest.fixture(scope="module")
 def swept(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("sweep") / "out"
-    assert main([*command(photos, out, *ERM), "--slots", "2", "--threads", "1", "--json"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        run_inline(patch)
+        assert main([*command(photos, out, *ERM), "--threads", "1", "--json"]) == 0
     return out
 
 
