@@ -3,7 +3,7 @@
 Each network runs once along each stream; itta+, its ablation, T3A and LAME, bare and guarded, are then replayed from
 what it said (benchmarks.replay; tests hold the replay against the real methods). The models are those of
 benchmarks.adaptation_grid, trained here if they are missing. The same command goes on after an interruption.
-Without options, it makes docs/results/records/itta_plus_grid.csv and docs/results/records/itta_plus_ablation.csv.
+Without options, it makes itta_plus_grid.csv and itta_plus_ablation.csv in docs/results/records.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""The tables and the figure of docs/itta_plus.md, from the records alone."""
+"""The tables and the figure of docs/results/itta_plus_grid.md, from the records alone."""
 
 import csv
 import sys

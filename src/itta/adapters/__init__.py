@@ -50,7 +50,7 @@ def find_adapter(name: str, file: Path | None = None) -> type[Adapter]:
 @torch.inference_mode(False)  # an adapter needs tensors that can learn, wherever it is made
 def adapt(
     trained: Algorithm,
-    method: str | type[Adapter] = "itta",
+    method: str | type[Adapter] = "itta+",
     guard: bool | Mapping[str, Any] | None = None,
     **hp: Any,
 ) -> Adapter:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from itta.cli.screen import NameValues, errors
+from itta.errors import InputError
 from itta.hparams import check_names, parse_settings
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class AdapterFlags:
         method = find_adapter(chosen.adapter, model / FILE if stored else None)
         if stored and chosen.adapter == "source":
             errors.print(NOT_ADAPTED.format(model), markup=False, highlight=False)
+        if self.preset != "paper" and chosen.adapter != "itta":
+            raise InputError(f"--preset {self.preset} goes with --adapter itta, and the adapter is {chosen.adapter}.")
         preset = PRESETS[self.preset] if chosen.adapter == "itta" else {}
         settings = {**chosen.settings, **preset, **parse_settings(self.settings)}
         check_names(method.Hparams, settings)
