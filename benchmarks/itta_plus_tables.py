@@ -19,7 +19,7 @@ from itta.report.tables import Table
 @dataclass(frozen=True)
 class Options:
     records: Path = Path("docs/results/records")  # of benchmarks.itta_plus_grid
-    out: Path = Path("docs/itta_plus_tables.md")
+    out: Path = Path("itta_plus_tables.md")
     figure: Path = Path("docs/images/itta_plus.png")
 
 
