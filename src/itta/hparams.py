@@ -6,7 +6,8 @@ last digit.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -16,7 +17,7 @@ from itta.seeds import derive_seed
 
 Regime = Literal["large", "small", "domainnet"]  # 224-pixel sets, 28-pixel sets, DomainNet
 T = TypeVar("T")
-MOST: dict[type, float] = {float: 1e38, int: 1e9}  # of a number
+MOST_WHOLE = 10**9
 MOST_LAYERS = 100
 LEAST = {"supports": -1}  # -1: all; no other number of ours is below 0
 
@@ -141,7 +142,7 @@ def parse_bool(name: str, value: Any) -> bool:
 
 
 def parse_number(name: str, value: Any, hint: type[int] | type[float]) -> float:
-    """Read a number of a hyper-parameter: finite, and not below 0.
+    """Read a number of a hyper-parameter.
 
     >>> parse_number("lr", "1e-4", float), parse_number("steps", "3", int)
     (0.0001, 3)
@@ -154,11 +155,30 @@ def parse_number(name: str, value: Any, hint: type[int] | type[float]) -> float:
             raise ValueError("the value has a fraction")
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} must be of type {hint.__name__}, got {value!r:.80}.") from None
-    most = MOST_LAYERS if name.endswith("depth") else MOST[hint]
-    least = LEAST.get(name, 0)
-    if not least <= read <= most:
-        raise InputError(f"{name} must be a number from {least} to {most:g}, got {value!r:.80}.")
+    if hint is int and read > (most := MOST_LAYERS if name.endswith("depth") else MOST_WHOLE):
+        raise InputError(f"{name} must be at most {most:,}, got {value!r:.80}.")
     return read
+
+
+def check_numbers(hparams: Any) -> None:
+    """Refuse numbers that are not finite, or below 0."""
+    for f in fields(type(hparams)):
+        value, least = getattr(hparams, f.name), LEAST.get(f.name, 0)
+        if isinstance(value, (int, float)) and not (least <= value < float("inf")):
+            raise InputError(f"{f.name} must be a finite number, at least {least}, got {value!r}.")
+
+
+@contextmanager
+def sensible_numbers(hparams: Any) -> Iterator[None]:
+    """Check the numbers of hyper-parameters after the block that builds their method, whose own messages say more."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception:  # torch refuses a learning rate below 0 in its own words
+        check_numbers(hparams)
+        raise
+    check_numbers(hparams)
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:

@@ -73,8 +73,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "two colours": (edit("model.json", normalisation={"mean": [0, 0], "std": [1, 1]}), "three colours"),
     "text as mean": (edit("model.json", normalisation={"mean": "abc", "std": [1, 1, 1]}), "normalisation.mean"),
     "lr NaN": (raw("model.json", b'{"format": "itta-model", "format_version": 1, "hparams": {"lr": NaN}}'), "not JSON"),
-    "lr text": (edit_hparams(lr="nan"), "lr must be a number from 0"),
-    "lr negative": (edit_hparams(lr=-1), "lr must be a number from 0"),
+    "lr text": (edit_hparams(lr="nan"), "lr must be a finite number"),
+    "lr negative": (edit_hparams(lr=-1), "lr must be a finite number"),
     "a million layers": (edit_hparams(fw_depth=10**6), "fw_depth"),
     "a list as a setting": (edit_hparams(align_blocks=[1]), "align_blocks"),
     "deep nesting": (raw("model.json", b'{"a":' * 100_000), "nested"),
@@ -89,7 +89,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a hub's backbone": (edit("model.json", backbone="timm:hf-hub:someone/model"), "never makes itta import code"),
     "own adapter": (chosen("payload:Class"), "never makes itta import code"),
     "an adapter that is a number": (chosen(3), "adapter"),
-    "an adapter's lr": (settings_with(lr=-1), "lr must be a number from 0"),
+    "an adapter's lr": (settings_with(lr=-1), "lr must be"),
     "an adapter's guard": (settings_with(guard=True), "'guard'"),
     "an adapter's method": (settings_with(method="tent"), "'method'"),
     "adapter.json is a list": (raw("adapter.json", b"[]"), "adapter.json"),
@@ -133,9 +133,9 @@ def test_a_model_without_a_checksum_still_loads(models, drawn, tmp_path, run_itt
 
 
 FLAGS: dict[str, tuple[list[str], str]] = {
-    "lr nan": (["--set", "lr=nan"], "lr must be a number from 0"),
-    "lr inf": (["--set", "lr=inf"], "lr must be a number from 0"),
-    "lr -1": (["--set", "lr=-1"], "lr must be a number from 0"),
+    "lr nan": (["--set", "lr=nan"], "lr must be a finite number"),
+    "lr inf": (["--set", "lr=inf"], "lr must be a finite number"),
+    "lr -1": (["--set", "lr=-1"], "lr must be a finite number"),
     "lr 1e38": (["--set", "lr=1e38", "--steps", "1"], "lower the learning rate"),
     "no module": (["--algorithm", ":x"], "package.module:Class"),
     "a relative module": (["--algorithm", ".x:y"], "package.module:Class"),

@@ -27,7 +27,7 @@ from itta.adapters.tent import Tent
 from itta.adapters.ttt import TTT
 from itta.adapters.ttt_plus import TTTPlus
 from itta.algorithms.base import Algorithm
-from itta.hparams import default
+from itta.hparams import default, sensible_numbers
 from itta.registry import find_class
 
 ADAPTERS: dict[str, type[Adapter]] = {
@@ -60,7 +60,9 @@ def adapt(
     only `itta+` is guarded.
     """
     cls = find_adapter(method) if isinstance(method, str) else method
-    adapter = cls(trained, default(cls.Hparams, **hp))
+    settings = default(cls.Hparams, **hp)
+    with sensible_numbers(settings):
+        adapter = cls(trained, settings)
     guard = cls.guarded if guard is None else guard
     if guard is False:
         return adapter

@@ -15,7 +15,7 @@ from itta.data import check_unchanged, open_data
 from itta.data.dataset import DomainDataset, Split, split, target_indices
 from itta.data.loaders import TrainLoader, prefetch
 from itta.errors import InputError, last_line
-from itta.hparams import sample
+from itta.hparams import sample, sensible_numbers
 from itta.metrics.outcome import Outcome
 from itta.metrics.selection import mean, split_of
 from itta.nn import make_backbone
@@ -176,7 +176,8 @@ def build(trial: Trial, dataset: DomainDataset) -> Algorithm:
         trial.image_size,
         lambda: make_backbone(trial.backbone, trial.weights, trial.image_size),
     )
-    return cls(task, hp).train()
+    with sensible_numbers(hp):
+        return cls(task, hp).train()
 
 
 def restore(training: Training) -> None:

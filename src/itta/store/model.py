@@ -19,7 +19,7 @@ from itta.algorithms import Algorithm, Task, find_algorithm
 from itta.data.target import Expected
 from itta.errors import InputError, first_line, last_line
 from itta.files import replace_text
-from itta.hparams import default
+from itta.hparams import default, sensible_numbers
 from itta.nn import Backbone, check_backbone, make_backbone
 from itta.nn.optimizer import with_prefix, without_prefix
 from itta.nn.style_bank import StyleBank
@@ -253,7 +253,9 @@ def build(d: Description, own: OwnCode) -> Algorithm:
         return make_backbone(d.backbone, "none", d.image_size, file)
 
     task = Task(d.classes, d.domains, d.image_size, network)
-    algorithm = cls(task, default(cls.Hparams, **d.hparams))
+    hp = default(cls.Hparams, **d.hparams)
+    with sensible_numbers(hp):
+        algorithm = cls(task, hp)
     if d.frozen_bn:
         algorithm.backbone.freeze_bn()
     algorithm.backbone.mean = d.normalisation.mean
