@@ -240,3 +240,15 @@ def test_rates_of_false_alarms(load):
         effects = draw(np.random.default_rng(0), (100_000,))
         assert abs(effects.mean()) < 0.05
         assert effects.std() == pytest.approx(1, abs=0.1)
+
+
+def test_effects_of_deviations(load):
+    deviations = load("deviations")
+    tiny = deviations.Options(steps=3, batch=4, images=8, backbone="small_cnn", weights="none", image_size=16)
+    found = deviations.measure(tiny)
+    first, tenth, zero = (found[name] for name in deviations.SCALES)
+    assert (first.answers, first.logits, first.f_w) == (0, 0, 0)
+    assert 0 < tenth.f_w < 0.5  # Adam removes the scale, up to its eps
+    assert zero.f_w == 1  # f_w has stayed at its start
+    assert found["Θ by sgd"].logits > 0
+    assert found["MEMO, divisor n − 1"].logits == 0  # this network has no batch normalisation
