@@ -129,7 +129,7 @@ def test_an_older_schema_is_read(tmp_path: Path) -> None:
 def test_another_programs_lines_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     path.write_text('{"step": 1}\n')
-    with pytest.raises(InputError, match="line 1: .* it is not a record of this program"):
+    with pytest.raises(InputError, match="line 1 is not a record of this program"):
         list(records.read(path))
 
 

@@ -20,7 +20,7 @@ def profile(
     classes: int | None = None,
     batch: tuple[int, ...] = (),
     adapter: tuple[str, ...] = (),
-    repeats: int = 0,
+    repeats: int | None = None,
     thorough: bool = False,
     beside_paper: bool = False,
     threads: int = 0,
@@ -59,7 +59,8 @@ def profile(
     use_threads(threads)
     measured = load(model) if model is not None else Network(**given)  # type: ignore[arg-type]
     with progress_bars() as report:
-        usages = profile_model(measured, adapter, batch or BATCHES[thorough], repeats or REPEATS[thorough], report)
+        times = REPEATS[thorough] if repeats is None else repeats
+        usages = profile_model(measured, adapter, batch or BATCHES[thorough], times, report)
     if json:
         print_json(profile_json(usages) | ({"paper": [asdict(r) for r in paper]} if paper else {}))
         return
