@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from itta.records import replace_text
+from itta.files import replace_text
 from itta.report.tables import Table, percent, points
 
 WHOLE = ("itta+", "itta", "tent", "t3a")  # on every stream; the others on the plainest one

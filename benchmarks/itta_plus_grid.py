@@ -26,7 +26,8 @@ from itta.data import load_dataset
 from itta.data.dataset import DomainDataset, JoinedImages, split
 from itta.data.streams import draw_order
 from itta.errors import InputError
-from itta.records import append_lines, read_lines, replace_text
+from itta.files import replace_text
+from itta.records import append_lines, read_lines
 from itta.run.train import train
 from itta.seeds import derive_seed
 from itta.store.model import load

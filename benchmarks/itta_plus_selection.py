@@ -30,8 +30,8 @@ from itta.data import load_dataset
 from itta.data.dataset import DomainDataset
 from itta.data.streams import draw_order
 from itta.errors import InputError
+from itta.files import replace_text
 from itta.functional.entropy import log_mean_probability
-from itta.records import replace_text
 from itta.run.train import train
 from itta.seeds import derive_seed
 from itta.store.model import load

@@ -11,7 +11,7 @@ import tyro
 
 from benchmarks.itta_plus_grid import BATCHES, DOMAINS, ORDERS, UNEQUAL, Row
 from itta.errors import InputError
-from itta.records import replace_text
+from itta.files import replace_text
 from itta.report.plots import pyplot
 from itta.report.tables import Table
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from itta.errors import InputError
-from itta.files import append_text, lock_for_writing, replace_lines, replace_text
+from itta.files import append_text, lock_for_writing, replace_lines
 from itta.schema import MAX_BYTES, Count, Name, Share, check_depth, check_schema, conform, numbers_of, parse_json
 from itta.trial import Trial
 
 __all__ = [
     "RECORDS", "SCHEMA", "STEPS", "Record", "append", "append_lines", "keep_until", "merge", "parse_line",
-    "read", "read_lines", "read_steps", "replace_text", "write_all",
+    "read", "read_lines", "read_steps", "write_all",
 ]  # fmt: skip
 
 RECORDS = "records.jsonl"  # in a run's folder: a record for each evaluation
