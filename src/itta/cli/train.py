@@ -58,7 +58,7 @@ def train(
         json: Print the last record as JSON.
     """
     from itta.algorithms.itta import PRESETS
-    from itta.data import load_dataset
+    from itta.data import open_dataset
     from itta.data.dataset import prepare
     from itta.explain.run_story import tell_training, write_run_page
     from itta.run.train import train as run
@@ -67,14 +67,7 @@ def train(
     use_threads(threads)
     training.check()
     check_at_least(1, eval_every=eval_every)
-    dataset = load_dataset(
-        data,
-        image_size=training.image_size,
-        strict=training.strict,
-        allow_missing_classes=training.allow_missing_classes,
-        seed=seed,
-        access=access,
-    )
+    dataset = open_dataset(data, training, access, seed)
     for name in (*target, *source):
         dataset.domain(name)
     sources = source or tuple(d for d in dataset.domains if d not in target)

@@ -15,7 +15,7 @@ from itta.data.manifest import is_manifest
 from itta.data.mnist import load_mnist
 from itta.data.published import MNIST_NAMES, PUBLISHED, locate
 from itta.errors import InputError
-from itta.settings import DataAccess
+from itta.settings import DataAccess, TrainSettings
 from itta.trial import Trial
 
 
@@ -119,12 +119,17 @@ def is_name(data: str | Path, access: DataAccess) -> bool:
 
 def open_data(trial: Trial, access: DataAccess = DataAccess(), data: str = "") -> DomainDataset:
     """Open the data of a trial; ``data`` says where its images are now, if they have moved."""
+    return open_dataset(data or trial.dataset, trial, access, trial.trial_seed)
+
+
+def open_dataset(data: str, settings: TrainSettings, access: DataAccess = DataAccess(), seed: int = 0) -> DomainDataset:
+    """Open data as the settings of a training ask for them."""
     return load_dataset(
-        data or trial.dataset,
-        image_size=trial.image_size,
-        strict=trial.strict,
-        allow_missing_classes=trial.allow_missing_classes,
-        seed=trial.trial_seed,
+        data,
+        image_size=settings.image_size,
+        strict=settings.strict,
+        allow_missing_classes=settings.allow_missing_classes,
+        seed=seed,
         access=access,
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from itta.adapters import find_adapter
 from itta.algorithms import find_algorithm
-from itta.data import DATASETS, is_name, load_dataset
+from itta.data import DATASETS, is_name, open_dataset
 from itta.errors import InputError, unknown
 from itta.hparams import default, sample
 from itta.nn import check_backbone
@@ -39,13 +39,7 @@ def open_sweep_data(data: Sequence[str], settings: TrainSettings, access: DataAc
         if is_name(name, access) and not DATASETS[name].in_folders:
             domains[name] = DATASETS[name].domains
             continue
-        dataset = load_dataset(
-            name,
-            image_size=settings.image_size,
-            strict=settings.strict,
-            allow_missing_classes=settings.allow_missing_classes,
-            access=access,
-        )
+        dataset = open_dataset(name, settings, access)
         known_as = str(dataset.path) if dataset.path else name
         domains[known_as] = tuple(dataset.domains)
         if dataset.fingerprint:
