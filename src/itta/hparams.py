@@ -114,7 +114,7 @@ def parse(name: str, value: Any, hint: Any) -> Any:
             raise unknown(f"value for {name}:", str(value), [str(v) for v in get_args(hint)])
         return value
     if get_origin(hint) is tuple:
-        return parse_names(name, value)
+        return parse_list(name, value, get_args(hint)[0])
     if hint is bool:
         return parse_bool(name, value)
     if hint in (int, float):
@@ -124,9 +124,16 @@ def parse(name: str, value: Any, hint: Any) -> Any:
     return value
 
 
-def parse_names(name: str, value: Any) -> tuple[str, ...]:
+def parse_list(name: str, value: Any, kind: type) -> tuple[Any, ...]:
+    """Read a list of names or numbers.
+
+    >>> parse_list("stays", "0.5,0.95", float), parse_list("blocks", ("layer3",), str)
+    ((0.5, 0.95), ('layer3',))
+    """
     if isinstance(value, str):
-        return tuple(v for v in value.split(",") if v)
+        value = tuple(v for v in value.split(",") if v)
+    if kind in (int, float) and isinstance(value, (tuple, list)):
+        return tuple(parse_number(name, v, kind) for v in value)
     if not isinstance(value, (tuple, list)) or not all(isinstance(v, str) for v in value):
         raise InputError(f"{name} must be names, got {value!r:.80}.")
     return tuple(value)
