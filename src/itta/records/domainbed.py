@@ -19,6 +19,7 @@ from typing import Any
 from itta.errors import InputError
 from itta.files import replace_lines, replace_text
 from itta.records import Record, merge, parse_line
+from itta.schema import conform, parse_json
 from itta.seeds import derive_seed
 from itta.trial import Trial
 
@@ -84,7 +85,7 @@ def read_domainbed(folder: Path, notes: Counter[str]) -> Iterator[Record]:
                     continue
                 try:
                     yield from_domainbed(values)
-                except (KeyError, TypeError, ValueError, IndexError) as error:
+                except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
                     raise InputError(
                         f"{run / 'results.jsonl'}, line {number} is not a result of DomainBed ({error!r})."
                     ) from error
@@ -117,10 +118,11 @@ def from_domainbed(values: Mapping[str, Any]) -> Record:
         weights="none" if small else "imagenet",
         image_size=28 if small else 224,
         augment=hparams.get("data_augmentation", True),
-        overrides=json.loads(args.get("hparams") or "{}"),
+        overrides=parse_json(args.get("hparams") or "{}"),
     )
     accuracies = {names[i]: found[i] for i in sorted(found)}
-    return Record(trial, values["step"], "source", accuracies, hparams, logs=logs)
+    measured = {"step": values["step"], "adapter": "source", "accuracy": accuracies, "hparams": hparams, "logs": logs}
+    return conform(Record, measured, trial=Trial.from_json(trial.to_json()))
 
 
 def environment_names(dataset: str, n: int) -> tuple[str, ...]:
