@@ -1,12 +1,17 @@
+"""The demo from end to end, with images of half the size. examples/quickstart.py trains with those of the demo."""
+
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import itta.demo
 from itta import records
-from itta.demo import LABELS, METHODS, Settings, run_demo
+from itta.demo import LABELS, METHODS, Settings, demo_trial, run_demo
 from itta.records.story import read_story
+from tests.fixtures.inline_engine import run_inline
 
 pytestmark = pytest.mark.slow
 SETTINGS = Settings(seeds=(0, 1), steps=2, batch_size=2)
@@ -14,9 +19,16 @@ SETTINGS = Settings(seeds=(0, 1), steps=2, batch_size=2)
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """(folder, table, files) of a very short demo."""
+    """(folder, table, files) of a very short demo with small images."""
     folder = tmp_path_factory.mktemp("demo")
-    return folder, *run_demo(folder, SETTINGS)
+    with pytest.MonkeyPatch.context() as patch:
+        run_inline(patch)
+        patch.setattr(itta.demo, "demo_trial", small_trial)
+        yield folder, *run_demo(folder, SETTINGS)
+
+
+def small_trial(settings, algorithm, seed):
+    return replace(demo_trial(settings, algorithm, seed), image_size=32)
 
 
 def test_the_demo_writes_what_it_names_and_trains_once(demo):
@@ -46,8 +58,9 @@ def test_the_demo_writes_what_it_names_and_trains_once(demo):
     models = [folder / "runs" / f"{m}-{s}" / "model.safetensors" for m in METHODS for s in SETTINGS.seeds]
     before = [m.stat().st_mtime_ns for m in models]
     text = files["records"].read_bytes()
-    again, _ = run_demo(folder, SETTINGS, lambda name, step, total: pytest.fail(f"{name} was trained again"))
+    again, rest = run_demo(folder, SETTINGS, lambda name, *step: pytest.fail(f"{name} was trained again"), command=None)
     assert again == table
+    assert rest.keys() == files.keys() - {"page", "story"}  # not asked for
     assert [m.stat().st_mtime_ns for m in models] == before
     assert files["records"].read_bytes() == text
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from itta.run.job import Job
 from itta.run.status import read_state
-from itta.settings import Adaptation
+from itta.settings import Adaptation, DataAccess
 from itta.sweep.engines import EngineOptions, run_jobs
 from itta.trial import Trial
 
@@ -62,6 +62,7 @@ def from_json(values: dict[str, Any]) -> Job:
             **values,
             "trial": Trial.from_json(values["trial"]),
             "out": Path(values["out"]),
+            "access": DataAccess(**values["access"]),
             "adaptation": Adaptation(**{**adaptation, "adapters": tuple(adaptation["adapters"])}),
         }
     )
