@@ -17,6 +17,7 @@ from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
 from itta.errors import InputError
 from itta.nn.optimizer import optimizer_tensors
+from tests.fixtures.toy import FEW_VIEWS
 
 Trained = Callable[..., Algorithm]
 Batches = Callable[..., list[Batch]]
@@ -29,8 +30,9 @@ def stream(toy_batches: Batches) -> list[Tensor]:
 
 
 def adapt(trained: Algorithm, method: str | type[Adapter], guard: bool = False, **settings: Any) -> Adapter:
-    """Make the method without its guard; the guard has its own tests."""
-    return adapt_as_told(trained, method, guard=guard, **settings)
+    """Make the method without its guard, which has its own tests, and with few views of an image."""
+    few = FEW_VIEWS.get(method, {}) if isinstance(method, str) else {}
+    return adapt_as_told(trained, method, guard=guard, **(few | settings))
 
 
 def run(adapter: Adapter, stream: list[Tensor]) -> list[Tensor]:

@@ -14,6 +14,7 @@ from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
 from itta.errors import InputError
 from itta.hparams import default
+from tests.fixtures.toy import FEW_VIEWS
 
 Trained = Callable[..., Algorithm]
 Batches = Callable[..., list[Batch]]
@@ -232,14 +233,14 @@ def test_images_too_bright_for_the_network_still_get_an_answer(trained: Trained,
 
 @pytest.mark.parametrize("name", [n for n in ADAPTERS if n != "source"])
 def test_the_state_goes_on_elsewhere(name: str, trained_for: Trained, stream: list[Tensor]) -> None:
-    model = trained_for(name)
-    whole, other = adapt(model, name, guard={"memory": 24}), adapt(model, name, guard={"memory": 24})
+    model, settings = trained_for(name), {"guard": {"memory": 24}, **FEW_VIEWS.get(name, {})}
+    whole, other = adapt(model, name, **settings), adapt(model, name, **settings)
     for x in stream[:4]:
         whole(x)
     other.load_state_dict(whole.state_dict())
     assert all(torch.equal(whole(x), other(x)) for x in stream[4:7])
     whole.reset()
-    fresh = adapt(model, name, guard={"memory": 24})
+    fresh = adapt(model, name, **settings)
     assert all(torch.equal(whole(x), fresh(x)) for x in stream[:3])
 
 
