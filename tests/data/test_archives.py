@@ -167,7 +167,7 @@ def test_a_flipped_bit_in_a_packed_tar_is_found(tmp_path, kind) -> None:
         damaged = bytearray(whole)
         damaged[place] ^= 0x10
         path.write_bytes(damaged)
-        with pytest.raises(InputError, match="cut short.*get it again"):
+        with pytest.raises(InputError, match="cut short.*download it again"):
             unpack(path, tmp_path / "out")
 
 
