@@ -1,16 +1,26 @@
 # Two commands do everything from a fresh clone: `make demo` and `make test`. Both share one virtual environment.
+# `make quick` runs before each commit: the linter and the tests that are not marked slow.
 VENV := .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint docs browser clean
+.PHONY: demo quick test lint docs browser clean
 
 demo: $(STAMP)
 	$(BIN)/itta demo
 
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+quick test: export OMP_NUM_THREADS = 1  # two workers share two cores
+quick test: export MKL_NUM_THREADS = 1
+
+quick: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(PYTEST) --quiet -m "not slow"
+
 test: lint browser
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST) --durations=25
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -55,6 +55,7 @@ def rows_of(options: Any, name: str = "grid") -> list[dict[str, str]]:
     return list(csv.DictReader((options.out / f"{name}.csv").open(newline="")))
 
 
+@pytest.mark.slow
 def test_every_cell_once_and_an_interruption_loses_nothing(
     grid: ModuleType, options: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +91,7 @@ def test_every_cell_once_and_an_interruption_loses_nothing(
     assert {path: path.read_bytes() for path in others} == others
 
 
+@pytest.mark.slow
 def test_more_images_or_other_settings_are_other_rows(grid: ModuleType, options: Any) -> None:
     asked = replace(options, adapters=("lame",))
     first, *_ = grid.models(asked)
@@ -104,6 +106,7 @@ def test_more_images_or_other_settings_are_other_rows(grid: ModuleType, options:
         assert grid.models(wanted)[0].done() == [row]  # what was not asked for is in no table
 
 
+@pytest.mark.slow
 def test_the_ablation_runs_every_variant(grid: ModuleType, options: Any) -> None:
     few = [m for m in grid.models(replace(options, ablation=True, fewer=4)) if m.trial.test_domains == ("night",)]
     (model,) = few
@@ -168,6 +171,7 @@ def test_the_figure_shows_the_published_rows(tmp_path: Path, monkeypatch: pytest
         assert len(np.unique(np.asarray(picture.convert("L")))) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="memory is read from /proc")
 def test_the_long_stream_is_answered_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

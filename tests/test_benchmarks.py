@@ -57,6 +57,7 @@ def run(load, monkeypatch):
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "flags", "expected"),
     [
@@ -80,6 +81,7 @@ def test_json_is_one_object_of_ratios(name, flags, expected, run, capfd):
     assert found[base] == {"ratio": 1.0, "spread": 0.0}
 
 
+@pytest.mark.slow
 def test_the_command_prints_json_alone():
     command = [sys.executable, "-m", "benchmarks.methods_cost", *TINY, "--domains", "2", "--only", "irm", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
@@ -131,6 +133,7 @@ def test_the_pillow_chain_augments_as_much_as_ours(load, folder, lean):
         torch.testing.assert_close(one.std(0), other.std(0), atol=0.03, rtol=0)
 
 
+@pytest.mark.slow
 def test_table_has_a_row_per_job(run, capsys):
     run("adapt_cost", *TINY)
     printed = capsys.readouterr().out
@@ -152,6 +155,7 @@ def test_documented_examples(load):
     assert doctest.testmod(load("timing")).failed == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["shared", "paper"])
 def test_the_yardstick_computes_what_it_is_compared_with(load, order):
     step_cost = load("step_cost")
@@ -195,6 +199,7 @@ def test_a_sweep_survives_kills(load, tmp_path, monkeypatch):
     assert found.resumed >= 1
 
 
+@pytest.mark.slow
 def test_kills_are_noticed_if_they_did_harm(load, tmp_path):
     kills = load("sweep_kills")
     for out, accuracy in (("peace", 0.5), ("killed", 0.6)):
@@ -226,6 +231,7 @@ def test_the_speed_of_a_sweep(load, tmp_path):
     assert 0 < found.each < found.alone < found.trial + found.alone < 3600 * 2 / found.one
 
 
+@pytest.mark.slow
 def test_a_report_over_many_records(load, tmp_path):
     scale = load("report_scale")
     held = torch.ones(2**28)  # 1 GiB of this process, which is not the report's

@@ -31,6 +31,7 @@ def pages(tool: ModuleType) -> dict[str, str]:
     return tool.build()
 
 
+@pytest.mark.slow
 def test_pages_are_current(tool: ModuleType, pages: dict[str, str]) -> None:
     assert tool.stale(pages, ROOT / "docs") == [], "run `make docs`"
 

@@ -8,6 +8,8 @@ import pytest
 
 from itta.cli import main
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 

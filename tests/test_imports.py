@@ -151,6 +151,7 @@ def test_reading_records_needs_nothing_heavy() -> None:
     assert heavy_after(*LIGHT) == []
 
 
+@pytest.mark.slow
 def test_that_check_can_fail() -> None:
     assert heavy_after("itta.nn") == ["torch"]
     code = "import sys, itta.report.plots as p; p.pyplot(); print('matplotlib' in sys.modules)"
@@ -165,6 +166,7 @@ def test_reading_records_is_imported_in_half_a_second() -> None:
     assert min(float(done.stdout) for done in runs) < 0.5
 
 
+@pytest.mark.slow
 def test_timm_is_imported_on_demand() -> None:
     code = "import sys, itta.run.train; sys.exit('timm' in sys.modules or 'torchvision' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

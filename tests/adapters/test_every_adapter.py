@@ -17,10 +17,11 @@ from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
 from itta.errors import InputError
 from itta.nn.optimizer import optimizer_tensors
-from tests.fixtures.toy import FEW_VIEWS
+from tests.fixtures.toy import FEW_VIEWS, mark_slow
 
 Trained = Callable[..., Algorithm]
 Batches = Callable[..., list[Batch]]
+EVERY = mark_slow(ADAPTERS, ("memo", "mt3", "ttt"))  # these learn image by image
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_the_network_to_look_into_is_the_one_that_predicts(
     assert guarded.network() is not guarded.model  # not the trained one, which the guard keeps for comparison
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("training", [True, False])
 def test_the_trained_model_is_left_alone(name: str, training: bool, trained_for: Trained, stream: list[Tensor]) -> None:
     model = trained_for(name).train(training)
@@ -117,7 +118,7 @@ def test_the_trained_model_is_left_alone(name: str, training: bool, trained_for:
         assert p.grad is None or torch.equal(p.grad, gradients[key])
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("name", EVERY)
 def test_reset_restores_exactly(name: str, trained_for: Trained, stream: list[Tensor]) -> None:
     adapter = adapt(trained_for(name), name)
     start = adapter.state_dict()
@@ -127,7 +128,7 @@ def test_reset_restores_exactly(name: str, trained_for: Trained, stream: list[Te
     assert equal(run(adapter, stream), first)
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("name", EVERY)
 def test_the_same_seed_gives_the_same_stream(name: str, trained_for: Trained, stream: list[Tensor]) -> None:
     model = trained_for(name)
     first = run(adapt(model, name), stream)
@@ -135,7 +136,7 @@ def test_the_same_seed_gives_the_same_stream(name: str, trained_for: Trained, st
     assert equal(run(adapt(model, name), stream), first)
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("switch", [torch.no_grad, torch.inference_mode])
 def test_a_caller_without_gradients(
     name: str, switch: Callable[[], Any], trained_for: Trained, stream: list[Tensor]
@@ -166,7 +167,7 @@ def test_an_adapter_made_in_inference_mode(name: str, guard: bool, trained_for: 
     assert equal(run(adapter, stream[2:]), rest)
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("name", EVERY)
 def test_the_state_goes_on_elsewhere(name: str, trained_for: Trained, stream: list[Tensor]) -> None:
     model = trained_for(name)
     adapter, other = adapt(model, name), adapt(model, name)

@@ -14,7 +14,7 @@ from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
 from itta.errors import InputError
 from itta.hparams import default
-from tests.fixtures.toy import FEW_VIEWS
+from tests.fixtures.toy import FEW_VIEWS, mark_slow
 
 Trained = Callable[..., Algorithm]
 Batches = Callable[..., list[Batch]]
@@ -231,7 +231,7 @@ def test_images_too_bright_for_the_network_still_get_an_answer(trained: Trained,
     assert torch.equal(guard(stream[3]), bare(stream[3]))
 
 
-@pytest.mark.parametrize("name", [n for n in ADAPTERS if n != "source"])
+@pytest.mark.parametrize("name", mark_slow([n for n in ADAPTERS if n != "source"], ("memo", "mt3", "ttt")))
 def test_the_state_goes_on_elsewhere(name: str, trained_for: Trained, stream: list[Tensor]) -> None:
     model, settings = trained_for(name), {"guard": {"memory": 24}, **FEW_VIEWS.get(name, {})}
     whole, other = adapt(model, name, **settings), adapt(model, name, **settings)
@@ -280,6 +280,7 @@ def test_a_runaway_is_kept_near_the_source(trained: Trained, toy_batches: Batche
     assert kept > plain - 0.02
 
 
+@pytest.mark.slow
 def test_a_long_stream_leaves_a_bounded_log(trained: Trained, stream: list[Tensor]) -> None:
     model = trained("erm")
     guard = guarded(model, Sick(model, nan, after=0))

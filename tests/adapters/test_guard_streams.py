@@ -69,6 +69,7 @@ def without_nan(predict: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tenso
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_guarded_adapter_stays_near_the_trained_model(name: str, trained_for: Trained, toy_batches: Batches) -> None:
     model = trained_for(name)

@@ -35,6 +35,7 @@ def big_itta(name: str, size: int) -> TrainedITTA:
     return TrainedITTA(task, default(TrainedITTA.Hparams)).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "efficientnet_lite0", "small_cnn"])
 def test_a_fresh_f_theta_changes_no_bit(name: str) -> None:
     size = 16 if name == "small_cnn" else 48

@@ -154,6 +154,7 @@ def test_memory_is_flat(model: Algorithm, stream: list[Tensor]) -> None:
     assert not any(t.requires_grad for t in adapter.extra.values())
 
 
+@pytest.mark.slow
 def test_alignment_brings_the_moments_of_a_shifted_stream_nearer(model: Algorithm, toy_batches: Batches) -> None:
     dark = [0.3 * toy_batches(300 + i, n=16)[0][0].double() for i in range(20)]
 

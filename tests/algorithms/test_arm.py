@@ -52,6 +52,7 @@ def predict(model: Algorithm, x: Tensor) -> Tensor:
     return torch.stack(logits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "batch_size", "reference"),
     [

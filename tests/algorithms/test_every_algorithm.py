@@ -13,6 +13,7 @@ from itta.algorithms import ALGORITHMS, Algorithm, Task, find_algorithm
 from itta.algorithms.base import Batch
 from itta.errors import InputError
 from itta.nn.optimizer import load_optimizer_tensors, optimizer_tensors
+from tests.fixtures.toy import mark_slow
 
 Build = Callable[..., Algorithm]
 Batches = Callable[..., list[Batch]]
@@ -23,6 +24,7 @@ FAST: dict[str, dict[str, float]] = {
     "mmd": {"mmd_gamma": 0.1},  # at 1, the features of so small a network collapse
 }
 STEPS = {"dann": 120, "cdann": 120}  # half of the steps train the discriminator
+LEARN = mark_slow(ALGORITHMS, ALGORITHMS.keys() - {"erm", "itta", "coral"})
 SINGLE = [n for n, a in ALGORITHMS.items() if a.needs.domains == 1]
 
 
@@ -54,7 +56,7 @@ def test_runs(name: str, dtype: torch.dtype, build: Build, toy_batches: Batches)
     assert torch.equal(logits, algorithm(x.to(dtype)))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", LEARN)
 def test_learns(name: str, build: Build, toy_batches: Batches) -> None:
     """Test on new images of both domains. Chance is 1/3."""
     algorithm = build(name, lr=3e-3, **FAST.get(name, {}))
@@ -116,7 +118,7 @@ def one_source(toy: Task) -> Task:
     return replace(toy, domains=toy.domains[:1])
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", LEARN)
 def test_one_source_domain(name: str, build: Build, toy: Task, toy_batches: Batches) -> None:
     """Every method learns from a single domain, and its description says how."""
     algorithm = build(name, one_source(toy), lr=3e-3, **FAST.get(name, {}))

@@ -75,7 +75,7 @@ def shaken(algorithm: ITTA) -> ITTA:
 
 
 CASES = [
-    (name, blocks, dtype)
+    pytest.param(name, blocks, dtype, marks=[] if name == "small_cnn" else [pytest.mark.slow])
     for name in BACKBONES
     for blocks in ("all", "last")
     for dtype in (torch.float64, torch.float32)

@@ -95,6 +95,7 @@ def test_three_updates(
     torch.testing.assert_close(dict(run.algorithm.state_dict()), dict(run.model.state_dict()), rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("longest", [1e-2, 10.0])
 def test_second_derivative(longest: float, build: Build, toy_batches: Batches) -> None:
     """Compare the gradient of an update with finite differences of the outer loss."""

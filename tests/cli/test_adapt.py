@@ -109,6 +109,7 @@ def test_adapting_compares_and_writes(where, models, drawn, tmp_path, capsys):
         image.load()
 
 
+@pytest.mark.slow
 def test_a_guarded_adapter_says_what_it_took_back(models, drawn, tmp_path, capsys):
     """A ruinous learning rate: the guard steps in, and result and record tell how often."""
     ruinous = ["--set", "lr=10", "--batch-size", "4", "--json", "--out", str(tmp_path)]
@@ -125,6 +126,7 @@ def test_a_guarded_adapter_says_what_it_took_back(models, drawn, tmp_path, capsy
     assert capsys.readouterr().out.count("\n") > 2
 
 
+@pytest.mark.slow
 def test_adapting_without_labels_tells_only_what_changed(models, photos, tmp_path, capsys):
     flat = tmp_path / "flat"
     flat.mkdir()
@@ -140,6 +142,7 @@ def test_adapting_without_labels_tells_only_what_changed(models, photos, tmp_pat
     assert "answers changed" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_labels_are_used_for_the_score_only(models, drawn, monkeypatch, tmp_path, capsys):
     from itta.data import folder
 

@@ -55,6 +55,7 @@ def model(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_a_name_a_path_and_a_manifest_are_the_same_data(root, tmp_path, capsys, cache, monkeypatch) -> None:
     monkeypatch.setenv("ITTA_DATA", str(root))
     sources = ("Caltech101", "LabelMe", "VOC2007")
@@ -70,6 +71,7 @@ def test_a_name_a_path_and_a_manifest_are_the_same_data(root, tmp_path, capsys, 
     assert models[0]["classes"] == models[1]["classes"] == models[2]["classes"]
 
 
+@pytest.mark.slow
 def test_the_cache_changes_no_weight(root, tmp_path, cache) -> None:
     for name, flags in (("with", ()), ("again", ()), ("without", ("--no-cache",))):
         assert train(root / "VLCS", tmp_path / name, *flags) == 0
@@ -113,6 +115,7 @@ def test_tune_needs_to_know_where_a_name_lies(root, model, capsys) -> None:
     assert "--data-root" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["RotatedMNIST", "ColoredMNIST"])
 def test_mnist_is_trained_on_and_adapted_to(name, tmp_path, capsys) -> None:
     raw, rng = tmp_path / "MNIST" / "raw", np.random.default_rng(0)

@@ -88,6 +88,7 @@ def test_every_verb_helps_with_an_example(verb, capsys):
     assert f"itta {verb}" in printed
 
 
+@pytest.mark.slow
 def test_the_module_is_the_command_and_its_status_is_that_of_the_shell(tmp_path):
     command = [sys.executable, "-m", "itta", "train", str(tmp_path / "nowhere"), "--out", str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -97,6 +98,7 @@ def test_the_module_is_the_command_and_its_status_is_that_of_the_shell(tmp_path)
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_enough_is_no_mistake():
     command = f"{sys.executable} -m itta list --json | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)

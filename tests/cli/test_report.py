@@ -69,6 +69,7 @@ def test_rules(runs: Path, run_itta: Callable[..., str], rule: str) -> None:
     assert ("no pair runs" in text) == (rule == "leave-one-domain-out")
 
 
+@pytest.mark.slow
 def test_formats(runs: Path, run_itta: Callable[..., str], tmp_path: Path) -> None:
     assert r"\toprule" in run_itta("report", runs, "--format", "latex", "--compare", "erm")
     assert "<table>" in run_itta("report", runs, "--format", "html")
@@ -79,6 +80,7 @@ def test_formats(runs: Path, run_itta: Callable[..., str], tmp_path: Path) -> No
     assert out.read_text(encoding="utf-8").startswith("Everything recorded")
 
 
+@pytest.mark.slow
 def test_comparison_calibration_and_figures(runs: Path, run_itta: Callable[..., str], tmp_path: Path) -> None:
     flags = ["--compare", "erm", "--calibration", "--figures", tmp_path / "figures"]
     text = run_itta("report", runs, *flags)

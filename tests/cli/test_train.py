@@ -13,6 +13,7 @@ import itta
 from itta.algorithms import ALGORITHMS
 from itta.cli import VERBS, main
 from itta.nn import BACKBONES
+from tests.fixtures.toy import mark_slow
 
 DOMAINS = ("dawn", "noon", "night")
 TINY = ("--backbone", "small_cnn", "--weights", "none", "--image-size", "16", "--steps", "2")
@@ -43,7 +44,7 @@ HARMS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", HARMS)
+@pytest.mark.parametrize("name", mark_slow(HARMS, ("vast",)))
 def test_bad_data_is_told_in_one_line(name, photos, tmp_path, fails):
     harm, told = HARMS[name]
     harm(photos)

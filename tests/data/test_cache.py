@@ -204,6 +204,7 @@ print(len(made) if images.read(range(6)).sum() > 0 else "empty", len(made))
 """
 
 
+@pytest.mark.slow
 def test_processes_side_by_side_make_it_once(root: Path) -> None:
     run = [sys.executable, "-c", COUNT, str(root)]
     processes = [subprocess.Popen(run, stdout=subprocess.PIPE, text=True) for _ in range(3)]
@@ -230,6 +231,7 @@ print(int(load_folder(sys.argv[1], image_size=8).domains["photo"].read(range(6))
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_done_without(root: Path, home: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL, str(root)], capture_output=True, text=True, timeout=120)
     assert int(done.stdout) == int(pixels(root, cache=False).sum()), done.stderr

@@ -58,6 +58,7 @@ def test_one_class_after_another(model: Path, photos: Path, tmp_path: Path) -> N
     assert blocks([row["label"] for row in mixed]) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("domains", "runs"), [("in_turn", 2), ("recurring", 6), ("mixed", None)])
 def test_several_domains(
     domains: str, runs: int | None, model: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -48,6 +48,7 @@ def cam(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., dic
     return run
 
 
+@pytest.mark.slow
 def test_the_command_draws_and_measures(model: Path, photos: Path, cam: Callable[..., dict], tmp_path: Path) -> None:
     before = {p.name: p.read_bytes() for p in model.iterdir()}
     found = cam(model, photos, "--domain", "night", "--images", 3, "--block", "block3")
@@ -67,6 +68,7 @@ def test_the_command_draws_and_measures(model: Path, photos: Path, cam: Callable
     assert {p.name: p.read_bytes() for p in model.iterdir()} == before
 
 
+@pytest.mark.slow
 def test_without_json_there_is_a_table(model: Path, photos: Path, tmp_path: Path, capsys) -> None:
     assert main(["cam", str(model), str(photos / "night"), "--out", str(tmp_path / "a.png"), "--measure", "5"]) == 0
     printed = capsys.readouterr().out
@@ -118,6 +120,7 @@ def test_the_side_that_is_drawn(sign: str, model: Path, target: Target) -> None:
     np.testing.assert_array_equal(shown.heats["main"], expected.get(sign, both.heats["main"]))
 
 
+@pytest.mark.slow
 def test_an_adapter_that_learns_nothing_changes_no_map(model: Path, photos: Path, cam: Callable[..., dict]) -> None:
     still = cam(model, photos / "night", "--adapter", "itta", "--set", "lr=0")
     rows = still["similarity_to_main"]
@@ -146,12 +149,14 @@ def test_the_network_has_gone_over_the_whole_target(model: Path, target: Target)
         np.testing.assert_allclose(drawn_map, expected[name].detach().numpy())
 
 
+@pytest.mark.slow
 def test_a_model_with_a_rotation_head_offers_rotation(ttt: Path, photos: Path, cam: Callable[..., dict]) -> None:
     found = cam(ttt, photos / "night", "--adapter", "ttt", "--set", "per=batch", "views=4")
     assert found["losses"] == ["main", "plain", "entropy", "rotation"]
     assert "rotation, after ttt" in found["similarity_to_main"]
 
 
+@pytest.mark.slow
 def test_images_without_labels(model: Path, photos: Path, cam: Callable[..., dict], tmp_path: Path) -> None:
     files = sorted((photos / "night").rglob("*.png"))
     several = cam(model, files[0], files[7], photos / "noon" / "down")

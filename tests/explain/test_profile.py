@@ -39,6 +39,7 @@ def flops_of(module: nn.Module, size: int) -> float:
         return count_flops(lambda: module(torch.rand(1, 3, size, size)))
 
 
+@pytest.mark.slow
 def test_resnet18_is_that_of_the_paper(resnet18: Any) -> None:
     """1.82 GFLOPs and 11.18 M parameters; with f_Θ 14.94 M, and with f_w, which adaptation reads, 14.95 M."""
     source, itta = adapt(resnet18, "source").frozen(), adapt(resnet18, "itta")
@@ -85,6 +86,7 @@ def trained_bn() -> Any:
     return Network("resnet18", image_size=32, classes=3).untrained("erm")
 
 
+@pytest.mark.slow
 def test_costs_of_a_mode() -> None:
     model = SMALL.untrained("itta")
     modes = {mode.name: mode for mode in default_modes(model)}
@@ -110,6 +112,7 @@ def test_costs_of_a_mode() -> None:
     assert both["itta"].peak_bytes > both["itta, per channel"].peak_bytes
 
 
+@pytest.mark.slow
 def test_flops_and_memory_are_repeatable() -> None:
     model = SMALL.untrained("itta")
     mode = Mode("itta", "itta", {})
@@ -136,6 +139,7 @@ def test_a_batch_that_is_refused_says_why(trained_bn: Any) -> None:
     assert list(row) == ["tent", "1", "refused", *"-----"]
 
 
+@pytest.mark.slow
 def test_a_method_without_a_frozen_form_is_compared_with_the_plain_model(trained_bn: Any) -> None:
     usage = measure_usage(trained_bn, Mode("tent", "tent", {}), batch=2, repeats=1)
     plain = measure_usage(trained_bn, Mode("source", "source", {}), batch=2, repeats=1)
@@ -199,6 +203,7 @@ def test_mistakes_are_told_in_one_line(flags: list[str], told: list[str], capsys
         assert word in said
 
 
+@pytest.mark.slow
 def test_beside_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--batch", "1", "--repeats", "1", "--adapter", "t3a", "--beside-paper"]
     assert main(["profile", *flags]) == 0

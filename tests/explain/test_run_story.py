@@ -28,6 +28,8 @@ from itta.metrics.outcome import Outcome
 from itta.records.story import Story, Stream, read_story
 from itta.store.model import load, read_description
 
+pytestmark = pytest.mark.slow
+
 RESTLESS = (
     "--adapter",
     "itta",

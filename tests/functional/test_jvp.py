@@ -63,6 +63,7 @@ def both(module: nn.Module, run: Pass, x: Tensor) -> tuple[Tensor, Tensor]:
     return got, expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "efficientnet_lite0", "small_cnn"])
 def test_networks_with_stored_statistics(name: str) -> None:
     backbone = calibrated(name, 64).eval()
@@ -71,6 +72,7 @@ def test_networks_with_stored_statistics(name: str) -> None:
     assert relative(got, expected) <= 1e-12
 
 
+@pytest.mark.slow
 def test_the_wheels_efficientnet_with_mixed_views() -> None:
     backbone = make_backbone("efficientnet_lite0").double().train()
     draw = MixDraw("block2", torch.rand(4), torch.tensor([1, 2, 3, 0]))
@@ -83,6 +85,7 @@ def test_the_wheels_efficientnet_with_mixed_views() -> None:
     assert relative(got, expected) <= 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", ["layer1", "layer2"])
 def test_resnet_with_batch_statistics_and_mixed_views(block: str) -> None:
     backbone = calibrated("resnet18", 64).train()

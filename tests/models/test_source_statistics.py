@@ -38,6 +38,7 @@ def trial_of(model: Path) -> Trial:
     return Trial.from_json(json.loads((model / "trial.json").read_text()))
 
 
+@pytest.mark.slow
 def test_training_leaves_it_with_the_model(resnet: Path) -> None:
     model = itta.load(resnet)
     assert model.fisher is not None

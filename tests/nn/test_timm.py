@@ -58,6 +58,7 @@ def built(name: str) -> Backbone:
     return backbone.freeze_bn().train()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_forward_until_and_resume_agree(name: str) -> None:
     backbone, x = built(name).eval(), torch.rand(2, 3, MODELS[name], MODELS[name])
@@ -75,6 +76,7 @@ def test_forward_until_and_resume_agree(name: str) -> None:
     assert list(backbone.block_shapes(MODELS[name])) == list(backbone.block_names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_jvp(name: str) -> None:
     backbone = built(name).double()
@@ -91,6 +93,7 @@ def test_jvp(name: str) -> None:
     assert expected.norm() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("align_blocks", ["all", "last"])
 def test_itta_trains_and_adapts(name: str, align_blocks: str) -> None:

@@ -49,6 +49,7 @@ def searches(made: Made) -> FilledLayout:
     return fill_layout(everything_recorded(runs), Collection(runs), TableOptions(split="in"))
 
 
+@pytest.mark.slow
 def test_a_report_draws_what_it_has_data_for(tmp_path: Path, searches: FilledLayout) -> None:
     drawn = draw_figures(tmp_path / "figures", searches, rank_rows(measurements(searches)))
     assert [p.name for p in drawn] == [

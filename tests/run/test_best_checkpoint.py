@@ -49,6 +49,7 @@ def same(a: Path, b: Path) -> bool:
     return all(torch.equal(x[k], y[k]) for x, y in pairs for k in x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("by_step", "best"), [({2: 0.5, 4: 0.9, 6: 0.7}, 4), ({2: 0.9, 4: 0.9, 6: 0.9}, 2), ({2: 0.5, 4: 0.7, 6: 0.9}, 6)]
 )
@@ -69,6 +70,7 @@ def test_the_best_step_is_kept_as_tables_select_it(by_step, best, trial, validat
     assert not (tmp_path / "run" / "best.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_resumed_after_the_best_step_it_is_still_kept(trial, validate, tmp_path):
     values = {2: 0.5, 4: 0.9, 6: 0.7}
     validate(values)

@@ -67,6 +67,7 @@ def lacking(photos: Path, tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_missing_classes_are_allowed_in_every_verb_that_trains(lacking: Path, tmp_path: Path, inline, capsys) -> None:
     train = ["train", str(lacking), "--target", "night", *TINY, "--no-page", "--json"]
     assert main([*train, "--out", str(tmp_path / "refused")]) == 2

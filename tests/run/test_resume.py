@@ -59,6 +59,7 @@ def contents(out: Path, names: tuple[str, ...] = RESULTS) -> dict[str, bytes]:
     return {name: (out / name).read_bytes() for name in names}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_at_any_write_it_goes_on_to_the_identical_result(photos, tmp_path):
     resumed = {name: command(photos, tmp_path / name, name, 30) for name in ("itta", "erm")}
@@ -75,6 +76,7 @@ def test_killed_at_any_write_it_goes_on_to_the_identical_result(photos, tmp_path
         assert not list((tmp_path / name).glob("*.tmp"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [("SIGINT", 130), ("SIGTERM", 130), ("SIGKILL", -9)])
 def test_a_signal_from_outside_stops_it_and_the_same_command_goes_on(
     number, status, slow, photos, tmp_path, monkeypatch

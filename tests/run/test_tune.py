@@ -25,6 +25,7 @@ def own(model: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(model, tmp_path / "model"))
 
 
+@pytest.mark.slow
 def test_tuning_leaves_each_source_out_and_stores_the_choice(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert read_choice(own) is None
     assert main(["tune", str(own), "--batch-size", "4", "--seeds", "2", "--json"]) == 0
@@ -48,6 +49,7 @@ def test_tuning_leaves_each_source_out_and_stores_the_choice(own: Path, capsys: 
     assert json.loads((own / "adapter.json").read_text()) == found
 
 
+@pytest.mark.slow
 def test_the_scores_are_those_of_the_stand_ins(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", str(own), "--batch-size", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -25,6 +25,8 @@ from itta.store import export as library
 from itta.store.export import check_parity, export_onnx, export_torch, images, load_onnx, load_torch, metadata
 from itta.store.model import read_description
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-5
 EXPORTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "onnx": (export_onnx, load_onnx),

@@ -36,6 +36,7 @@ def jobs(photos, tmp_path):
     return {name: (trial(seed), tmp_path / name) for seed, name in enumerate(("first", "second"))}
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_one_trial_and_running_again_completes_it(jobs):
     killed = []
 
@@ -60,6 +61,7 @@ def test_a_killed_worker_costs_one_trial_and_running_again_completes_it(jobs):
     assert model.stat().st_mtime_ns == time
 
 
+@pytest.mark.slow
 def test_a_mistake_is_told_in_the_workers_own_words(jobs, tmp_path):
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / "thesis.tex").touch()
@@ -90,6 +92,7 @@ def killer(*names: str, times: int):
     return killed, report
 
 
+@pytest.mark.slow
 def test_a_killed_trial_is_resumed_and_its_records_are_those_of_one_that_was_not(make_job, slow, tmp_path):
     job, whole = (make_job(tmp_path / name, algorithm=slow, steps=6) for name in ("run", "whole"))
     killed, report = killer("run", times=1)
@@ -112,6 +115,7 @@ def test_a_killed_trial_is_resumed_and_its_records_are_those_of_one_that_was_not
     assert (state.word, state.attempts) == ("done", 2)
 
 
+@pytest.mark.slow
 def test_a_trial_that_keeps_dying_is_given_up_and_the_others_go_on(make_job, slow, tmp_path):
     jobs = {name: make_job(tmp_path / name, (), algorithm=slow, trial_seed=i) for i, name in enumerate(("bad", "good"))}
     killed, report = killer("bad", times=2)
@@ -147,6 +151,7 @@ def test_slurm_where_there_is_none(make_job, tmp_path):
         run_jobs({"run": make_job(tmp_path / "run")}, "slurm", EngineOptions(folder=tmp_path))
 
 
+@pytest.mark.slow
 def test_the_queue_of_submitit(make_job, slow, tmp_path):
     """Through its local executor: a job that is killed is queued again, a mistake is told, records are the same."""
     jobs = {

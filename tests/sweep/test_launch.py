@@ -191,6 +191,7 @@ def test_no_data_and_no_sweep(tmp_path: Path, capsys) -> None:
         assert told in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_says_why(make_photos_without, tmp_path: Path, capsys) -> None:
     photos = make_photos_without("dawn", keep=2)
     assert (
@@ -204,6 +205,7 @@ def test_a_trial_that_fails_says_why(make_photos_without, tmp_path: Path, capsys
     assert "'dawn' has 4 images" in reason["reason"]
 
 
+@pytest.mark.slow
 def test_a_trial_that_another_command_is_at_is_left_to_it(
     swept: Path, photos: Path, tmp_path: Path, capsys, monkeypatch
 ) -> None:
@@ -223,6 +225,7 @@ def test_a_trial_that_another_command_is_at_is_left_to_it(
     assert main([*command(photos, out, *ERM), "--slots", "1"]) == 0  # it is ours now
 
 
+@pytest.mark.slow
 def test_workers_end_with_their_launcher(photos: Path, slow: str, tmp_path: Path, monkeypatch) -> None:
     """Nobody would hear them, and the same command would have to wait for them."""
     monkeypatch.setenv("ITTA_TEST_SECONDS", "60")  # a step, after which it would see that nobody listens
@@ -239,6 +242,7 @@ def test_workers_end_with_their_launcher(photos: Path, slow: str, tmp_path: Path
         assert not (found[0].parent / "records.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_leaves_trials_that_wait(photos: Path, slow: str, tmp_path: Path) -> None:
     flags = ("--algorithms", slow, "--hparams-seeds", "1", "--steps", "200", "--slots", "1")
     words = command(photos, tmp_path / "out", *flags)
