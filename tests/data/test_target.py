@@ -40,7 +40,24 @@ def model(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def arrival(model: Path, photos: Path, out: Path, *flags: str) -> list[dict[str, str]]:
     """The rows of predictions.csv, which are in the stream's order."""
-    assert main(["adapt", str(model), str(photos), *flags, "--batch-size", "4", "--json", "--out", str(out)]) == 0
+    assert (
+        main(
+            [
+                "adapt",
+                str(model),
+                str(photos),
+                "--adapter",
+                "itta",
+                *flags,
+                "--batch-size",
+                "4",
+                "--json",
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
+    )
     return list(csv.DictReader((out / "predictions.csv").open(newline="")))
 
 
