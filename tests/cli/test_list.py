@@ -9,10 +9,11 @@ import pytest
 
 from itta.adapters import ADAPTERS
 from itta.algorithms import ALGORITHMS
-from itta.cli import main
+from itta.cli import VERBS, main, make_app
 from itta.data.emoji import STYLES
 from itta.hparams import fields
 from itta.nn import BACKBONES
+from itta.settings import TrainSettings
 
 VERBS = (
     "demo", "train", "adapt", "tune", "predict", "sweep", "sweep-status", "report", "records", "cam", "inspect",
@@ -104,3 +105,13 @@ def test_a_reader_that_has_enough_is_no_mistake():
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
     assert done.stderr == ""
     assert done.stdout.split() == ["0"]
+
+
+def test_a_second_command_in_the_same_process_adds_nothing() -> None:
+    """Notebooks and tests call `main` many times."""
+    make_app()
+    before = {name: dict(verb.__annotations__) for name, verb in VERBS.items()}
+    fields_before = dict(TrainSettings.__annotations__)
+    make_app()
+    assert {name: verb.__annotations__ for name, verb in VERBS.items()} == before
+    assert TrainSettings.__annotations__ == fields_before

@@ -11,6 +11,7 @@ from tyro.conf import FlagCreatePairsOff, arg
 T = TypeVar("T", bound=Callable[..., Any])
 make_hint: Any = arg
 only_on: Any = FlagCreatePairsOff
+ANNOTATED: set[Any] = set()  # functions and dataclasses that have their help texts
 
 
 def in_plain_words(verb: T) -> T:
@@ -21,7 +22,10 @@ def in_plain_words(verb: T) -> T:
 
 
 def annotate(owner: Any, defaults: dict[str, Any]) -> None:
-    """Put what tyro reads into the annotations of a function or of a dataclass."""
+    """Put what tyro reads into the annotations of a function or of a dataclass, once."""
+    if owner in ANNOTATED:
+        return
+    ANNOTATED.add(owner)
     for name, hint in get_type_hints(owner, include_extras=True).items():
         plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
         if is_dataclass(plain) and isinstance(plain, type):
