@@ -227,3 +227,14 @@ def test_a_report_over_many_records(load, tmp_path):
     made = [r for p in (tmp_path / "records").glob("*/records.jsonl") for r in records.read(p)]
     assert len(made) == 250
     assert {r.adapter for r in made} == {"source", *scale.ADAPTERS}
+
+
+@pytest.mark.slow
+def test_verbs_survive_kills(load, tmp_path):
+    kills = load("random_kills")
+    found = kills.measure(kills.Options(kills=8, steps=5, json=True), tmp_path)
+    assert found.wrong == []
+    assert sum(found.kills.values()) == 8
+    assert all(found.compared[verb] >= 1 for verb in ("train", "sweep", "tune", "export"))
+    (tmp_path / "train-peace" / "model.safetensors").write_bytes(b"another")
+    assert kills.results("train", tmp_path / "train-peace") != kills.results("train", tmp_path / "train-0")
