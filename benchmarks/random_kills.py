@@ -114,10 +114,11 @@ def disturb(
         out = place / f"{verb}-{number}"
         prepare(verb, out, model)
         while done < kills:
-            process = start(words(out), place / f"{verb}.log")
+            process, started = start(words(out), place / f"{verb}.log"), time.monotonic()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(rng.uniform(0.3, 1.1) * seconds)
             if process.poll() == 0:
+                seconds = min(seconds, time.monotonic() - started)  # the machine is less busy than it was
                 break
             if process.poll() is None:
                 others = workers(process.pid) if verb == "sweep" else []
@@ -125,11 +126,8 @@ def disturb(
                 with suppress(ProcessLookupError):
                     os.kill(victim, signal.SIGKILL)
                     done += 1
-                if victim != process.pid:
-                    process.wait()  # the sweep goes on with another worker
-                else:
-                    process.wait()
-                    wait_for(others)
+                process.wait()  # after the death of a worker the sweep goes on
+                wait_for(others)
         finish(words(out), place / f"{verb}.log")
         ended.append(out)
         number += 1
