@@ -243,7 +243,6 @@ def test_a_report_over_many_records(load, tmp_path):
     assert {r.adapter for r in made} == {"source", *scale.ADAPTERS}
 
 
-<<<<<<< HEAD
 def test_rates_of_false_alarms(load):
     rates = load("significance_rates")
     options = rates.Options(experiments=1000)
@@ -267,7 +266,8 @@ def test_effects_of_deviations(load):
     assert zero.f_w == 1  # f_w has stayed at its start
     assert found["Θ by sgd"].logits > 0
     assert found["MEMO, divisor n − 1"].logits == 0  # this network has no batch normalisation
-=======
+
+
 @pytest.mark.slow
 def test_verbs_survive_kills(load, tmp_path):
     kills = load("random_kills")
@@ -277,4 +277,3 @@ def test_verbs_survive_kills(load, tmp_path):
     assert all(found.compared[verb] >= 1 for verb in ("train", "sweep", "tune", "export"))
     (tmp_path / "train-peace" / "model.safetensors").write_bytes(b"another")
     assert kills.results("train", tmp_path / "train-peace") != kills.results("train", tmp_path / "train-0")
->>>>>>> hostile

@@ -15,7 +15,7 @@ from itta.hparams import fields
 from itta.nn import BACKBONES
 from itta.settings import TrainSettings
 
-VERBS = (
+EXPECTED = (
     "demo", "train", "adapt", "tune", "predict", "sweep", "sweep-status", "report", "records", "cam", "inspect",
     "export", "profile", "data", "list",
 )  # fmt: skip
@@ -79,7 +79,7 @@ def test_one_list_shows_needs_and_own_hyper_parameters(kind, capsys, monkeypatch
     assert "one source domain" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", EXPECTED)
 def test_every_verb_helps_with_an_example(verb, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([verb, "--help"])
