@@ -19,7 +19,7 @@ from itta.models.source_statistics import collect_confusions
 
 Trained = Callable[..., Algorithm]
 Batches = Callable[..., list[Batch]]
-RECORDS = Path(__file__).parent.parent / "docs" / "records"
+RECORDS = Path(__file__).parent.parent / "docs" / "results" / "records"
 
 
 class ToyImages:
