@@ -8,6 +8,7 @@ import numpy as np
 from itta import records
 from itta.records import RECORDS, STEPS
 from itta.report.plot_style import COLOURS, hide_spines, pyplot, save_figure
+from itta.schema import numbers_of
 
 Curves = dict[str, tuple[np.ndarray, np.ndarray]]  # name -> steps and values
 
@@ -15,9 +16,10 @@ Curves = dict[str, tuple[np.ndarray, np.ndarray]]  # name -> steps and values
 def read_curves(model: Path) -> tuple[Curves, str | None]:
     """Every logged quantity along training, and the file that has it: of each step, or means between evaluations."""
     if (model / STEPS).is_file():
-        lines, source = list(records.read_lines(model / STEPS)), STEPS
+        lines, source = list(records.read_steps(model / STEPS)), STEPS
     elif (model / RECORDS).is_file():
-        lines, source = [{"step": r.step, **r.logs} for r in records.read(model / RECORDS)], RECORDS
+        found = records.read(model / RECORDS)
+        lines, source = [{"step": r.step, **numbers_of(r.logs)} for r in found], RECORDS
     else:
         return {}, None
     names = dict.fromkeys(name for line in lines for name in line if name != "step")
