@@ -153,6 +153,7 @@ def test_a_training_of_its_own_is_shown_beside_the_gain(tables: ModuleType) -> N
     assert tables.own_training_table([row("night", 0, "lame", 0.3, 0.5)]).rows == []
 
 
+@pytest.mark.slow
 def test_the_figure_shows_the_published_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
     figure = importlib.import_module("benchmarks.adaptation_figure")

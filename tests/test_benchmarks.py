@@ -100,6 +100,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_loading_compares_and_tells_how_long_steps_wait(run, folder, capsys):
     run("loading", *TINY, "--data", str(folder), "--steps", "2", "--json")
     found = json.loads(capsys.readouterr().out)
@@ -243,6 +244,7 @@ def test_a_report_over_many_records(load, tmp_path):
     assert {r.adapter for r in made} == {"source", *scale.ADAPTERS}
 
 
+@pytest.mark.slow
 def test_rates_of_false_alarms(load):
     rates = load("significance_rates")
     options = rates.Options(experiments=1000)
@@ -256,6 +258,7 @@ def test_rates_of_false_alarms(load):
         assert effects.std() == pytest.approx(1, abs=0.1)
 
 
+@pytest.mark.slow
 def test_effects_of_deviations(load):
     deviations = load("deviations")
     tiny = deviations.Options(steps=3, batch=4, images=8, backbone="small_cnn", weights="none", image_size=16)

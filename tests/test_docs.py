@@ -36,6 +36,7 @@ def test_pages_are_current(tool: ModuleType, pages: dict[str, str]) -> None:
     assert tool.stale(pages, ROOT / "docs") == [], "run `make docs`"
 
 
+@pytest.mark.slow
 def test_every_method_has_a_page_and_a_row(pages: dict[str, str]) -> None:
     rooms = {"algorithms": ALGORITHMS, "adapters": ADAPTERS}
     expected = {f"{room}/{name}.md" for room, methods in rooms.items() for name in ("README", *methods)}

@@ -21,7 +21,9 @@ from tests.fixtures.toy import FEW_VIEWS, mark_slow
 
 Trained = Callable[..., Algorithm]
 Batches = Callable[..., list[Batch]]
-EVERY = mark_slow(ADAPTERS, ("memo", "mt3", "ttt"))  # these learn image by image
+ONE_BY_ONE = ("memo", "mt3", "ttt")  # learn from each image on its own, which takes long
+EVERY = mark_slow(ADAPTERS, ONE_BY_ONE)
+WITHOUT_GUARD = [pytest.param(n, False, marks=[pytest.mark.slow] if n in ONE_BY_ONE else []) for n in ADAPTERS]
 
 
 @pytest.fixture
@@ -148,7 +150,7 @@ def test_a_caller_without_gradients(
     assert equal(got, expected)
 
 
-@pytest.mark.parametrize(("name", "guard"), [*((name, False) for name in ADAPTERS), ("tent", True), ("itta+", True)])
+@pytest.mark.parametrize(("name", "guard"), [("tent", True), ("itta+", True), *WITHOUT_GUARD])
 def test_an_adapter_made_in_inference_mode(name: str, guard: bool, trained_for: Trained, stream: list[Tensor]) -> None:
     """It learns there and afterwards, after a reset and from a loaded state, and from a model that was made there."""
     model = trained_for(name)
@@ -214,7 +216,9 @@ def test_is_described(name: str, trained_for: Trained) -> None:
     assert isinstance(adapter.describe(), dict)
 
 
-@pytest.mark.parametrize("name", [n for n, a in ADAPTERS.items() if issubclass(a, GradientAdapter)])
+@pytest.mark.parametrize(
+    "name", mark_slow([n for n, a in ADAPTERS.items() if issubclass(a, GradientAdapter)], ONE_BY_ONE)
+)
 def test_only_the_scope_moves(name: str, trained_for: Trained, stream: list[Tensor]) -> None:
     """Parameters in scope change. All others keep their bits, and get no gradient."""
     adapter = adapt(trained_for(name), name, lr=1e-2)

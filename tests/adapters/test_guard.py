@@ -71,6 +71,7 @@ def source(model: Algorithm, stream: list[Tensor]) -> list[Tensor]:
         return [model.predict(x) for x in stream]
 
 
+@pytest.mark.slow
 def test_a_healthy_adapter_is_left_alone(trained: Trained, stream: list[Tensor]) -> None:
     model = trained("erm", steps=40)
     guard = adapt(model, "itta", guard={"probation": 0}, objective="plain")

@@ -108,6 +108,7 @@ class Drifting(Source):
         self.push = float(state["push"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 16])
 @pytest.mark.parametrize("speed", [0.02, 3.0])
 def test_slow_collapse_or_fast(speed: float, batch: int, trained: Trained, toy_batches: Batches) -> None:

@@ -163,6 +163,7 @@ def test_a_figure_of_no_known_kind(models, drawn, tmp_path, fails):
     assert "end it in .png, .pdf, .svg" in fails("cam", models["itta"], drawn / "night", "--out", tmp_path / "c.xyz")
 
 
+@pytest.mark.slow
 def test_answers_that_are_not_finite_are_refused(models, drawn, tmp_path, fails):
     """A model of an earlier version may have such weights; today's are checked before they are saved."""
     model = Path(shutil.copytree(models["erm"], tmp_path / "model"))
@@ -384,6 +385,7 @@ def test_suspicious_data_are_a_warning(photos, tmp_path, capsys):
     assert any("one domain only, 'dawn'" in line for line in warned(capsys))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["train", "--torch", "--onnx"])
 def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(verb, models, drawn, tmp_path):
     """A limit on the size of files stands for the disk: the system refuses the same writes."""

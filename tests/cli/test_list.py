@@ -9,7 +9,8 @@ import pytest
 
 from itta.adapters import ADAPTERS
 from itta.algorithms import ALGORITHMS
-from itta.cli import VERBS, main, make_app
+from itta.cli import VERBS as TABLE
+from itta.cli import main, make_app
 from itta.data.emoji import STYLES
 from itta.hparams import fields
 from itta.nn import BACKBONES
@@ -110,8 +111,8 @@ def test_a_reader_that_has_enough_is_no_mistake():
 def test_a_second_command_in_the_same_process_adds_nothing() -> None:
     """Notebooks and tests call `main` many times."""
     make_app()
-    before = {name: dict(verb.__annotations__) for name, verb in VERBS.items()}
+    before = {name: dict(verb.__annotations__) for name, verb in TABLE.items()}
     fields_before = dict(TrainSettings.__annotations__)
     make_app()
-    assert {name: verb.__annotations__ for name, verb in VERBS.items()} == before
+    assert {name: verb.__annotations__ for name, verb in TABLE.items()} == before
     assert TrainSettings.__annotations__ == fields_before

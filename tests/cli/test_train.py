@@ -53,6 +53,7 @@ def test_bad_data_is_told_in_one_line(name, photos, tmp_path, fails):
         assert word in said
 
 
+@pytest.mark.slow
 def test_missing_classes_are_accepted_on_demand(photos, tmp_path):
     shutil.rmtree(photos / "dawn" / "down")
     args = ["train", str(photos), "--target", "night", "--out", str(tmp_path / "run"), *TINY, "--json"]
@@ -120,6 +121,7 @@ def test_whose_hyper_parameters(flags, lr, drawn, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["hparams"]["lr"] == lr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("--target", "night sky"), ("--algorithm", "itta")])
 def test_the_next_command_works_as_it_stands(flags, drawn, tmp_path, capsys):
     """Without a target, with spaces in names, after any algorithm."""

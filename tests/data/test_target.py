@@ -66,6 +66,7 @@ def blocks(values: Sequence[str]) -> int:
     return 1 + sum(a != b for a, b in zip(values, values[1:]))
 
 
+@pytest.mark.slow
 def test_one_class_after_another(model: Path, photos: Path, tmp_path: Path) -> None:
     rows = arrival(model, photos, tmp_path / "s", "--domain", "night", "--order", "sorted")
     assert len({row["image"] for row in rows}) == len(rows) == 12

@@ -151,6 +151,7 @@ def test_a_method_without_a_frozen_form_is_compared_with_the_plain_model(trained
     assert usage.adaptation.flops == usage.both.flops > 1.8 * plain.inference.flops  # weights of convolutions stay
 
 
+@pytest.mark.slow
 def test_a_method_gets_the_training_it_needs() -> None:
     source, ttt = profile_model(SMALL, ["ttt"], [1], repeats=1)
     assert source.inference

@@ -53,6 +53,7 @@ def test_pairs_that_are_taken_as_independent_give_false_alarms() -> None:
     assert np.mean((low > 0) | (high < 0)) > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("targets", "runs"), SHAPES)
 def test_ranks_give_few_false_alarms(targets: int, runs: int) -> None:
     tables = simulate(targets, runs, 400, rows=5).transpose(0, 2, 1)  # [experiments, targets, rows]
