@@ -23,7 +23,7 @@ from benchmarks import timing
 from benchmarks.timing import Job, Ratio, Result, compare, interleave, mixing_seeds, watch
 from itta.algorithms import Algorithm, Task
 from itta.algorithms.base import Batch, Logs
-from itta.algorithms.consistency import Consistency, mixing_points
+from itta.algorithms.consistency import Consistency
 from itta.algorithms.erm import ERM
 from itta.algorithms.itta import ITTA, Run, grad, set_gradients
 from itta.data import load_dataset
@@ -34,6 +34,7 @@ from itta.functional.gradients import alignment
 from itta.functional.jvp import Tape
 from itta.hparams import default
 from itta.nn import make_backbone
+from itta.nn.views import mixing_points
 
 COSINE_IMAGE_SIZE = 64
 
@@ -89,7 +90,9 @@ JOBS: dict[str, tuple[type[Algorithm], dict[str, Any]]] = {
 def measure(options: Options) -> Result:
     algorithms = {name: build(name, options) for name in JOBS}
     batch = make_batch(options)
-    seeds = mixing_seeds(options.batch, mixing_points(algorithms[BASE]), draws=2)  # the paper's order draws twice
+    seeds = mixing_seeds(
+        options.batch, mixing_points(algorithms[BASE].backbone), draws=2
+    )  # the paper's order draws twice
     jobs = {name: job(algorithm, batch, seeds) for name, algorithm in algorithms.items()}
     seconds = interleave(jobs, options.rounds, options.json)
     peaks = {
