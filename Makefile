@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/itta demo
 
-PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal  # rewritten tests are cached
 quick test: export OMP_NUM_THREADS = 1  # two workers share two cores
 quick test: export MKL_NUM_THREADS = 1
 

@@ -116,6 +116,7 @@ def test_loading_needs_images(run):
         run("loading", *TINY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lean", [False, True])
 def test_the_pillow_chain_augments_as_much_as_ours(load, folder, lean):
     """What it is compared with must not be cheaper for doing less."""
@@ -174,6 +175,7 @@ def test_the_yardstick_computes_what_it_is_compared_with(load, order):
         torch.testing.assert_close(theirs.grad, ours.grad, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_memory_counts_what_is_alive_at_once(load):
     peak_memory = load("step_cost").peak_memory
 

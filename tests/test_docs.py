@@ -50,6 +50,7 @@ def test_every_method_has_a_page_and_a_row(pages: dict[str, str]) -> None:
             assert all(f"`{field.name}`" in page for field in fields(cls.Hparams))
 
 
+@pytest.mark.slow
 def test_stale_pages_are_named(tool: ModuleType, pages: dict[str, str], tmp_path: Path) -> None:
     for name, text in pages.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -63,6 +64,7 @@ def test_stale_pages_are_named(tool: ModuleType, pages: dict[str, str], tmp_path
     assert tool.stale(pages, tmp_path) == ["adapters/gone.md", "algorithms/erm.md", "algorithms/irm.md", PICTURE]
 
 
+@pytest.mark.slow
 def test_the_check_writes_nothing_and_fails(
     tool: ModuleType,
     pages: dict[str, str],

@@ -263,6 +263,7 @@ def test_the_state_goes_on_in_debt_on_trial_and_at_rest(batches: int, trained: T
     assert all(torch.equal(v, saved[k]) for k, v in kept.items())  # neither has touched what was saved
 
 
+@pytest.mark.slow
 def test_a_runaway_is_kept_near_the_source(trained: Trained, toy_batches: Batches) -> None:
     """TENT at a ruinous learning rate, one class after another."""
     model = trained("erm", steps=60, batch_norm=True, lr=3e-3)

@@ -24,7 +24,7 @@ FAST: dict[str, dict[str, float]] = {
     "mmd": {"mmd_gamma": 0.1},  # at 1, the features of so small a network collapse
 }
 STEPS = {"dann": 120, "cdann": 120}  # half of the steps train the discriminator
-LEARN = mark_slow(ALGORITHMS, ALGORITHMS.keys() - {"erm", "itta", "coral"})
+LEARN = mark_slow(ALGORITHMS, ALGORITHMS.keys() - {"erm", "itta"})
 SINGLE = [n for n, a in ALGORITHMS.items() if a.needs.domains == 1]
 
 
@@ -118,7 +118,7 @@ def one_source(toy: Task) -> Task:
     return replace(toy, domains=toy.domains[:1])
 
 
-@pytest.mark.parametrize("name", LEARN)
+@pytest.mark.parametrize("name", mark_slow(ALGORITHMS, ALGORITHMS.keys() - {"erm", "coral"}))
 def test_one_source_domain(name: str, build: Build, toy: Task, toy_batches: Batches) -> None:
     """Every method learns from a single domain, and its description says how."""
     algorithm = build(name, one_source(toy), lr=3e-3, **FAST.get(name, {}))

@@ -95,6 +95,7 @@ def test_three_updates(
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_second_derivative(build: Any, toy_batches: Any, cross_entropy: Any) -> None:
     """Compare the gradient of the critic's step with finite differences of J for ω."""
     settings = {"lr": LR, "critic_lr": 0.0, "critic_beta": 1.0, "critic_width": 2}

@@ -215,6 +215,7 @@ def test_a_dead_f_w_gives_no_nan(order: str, build: Build, toy_batches: Batches)
     assert not torch.equal(algorithm.head.weight, before)
 
 
+@pytest.mark.slow
 def test_alignment_gets_better_for_a_fixed_theta(build: Build, toy_batches: Batches) -> None:
     """With θ fixed, learning f_w lowers L_align."""
     algorithm = build("itta", fw_lr_scale=1.0, lr=1e-2)

@@ -90,6 +90,7 @@ def test_turns_are_drawn_evenly() -> None:
     assert draw_turns(2, "expand").tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
+@pytest.mark.slow
 def test_it_learns_which_way_is_up(build: Build) -> None:
     """The images have a bright upper edge, so the rotation is visible."""
     algorithm = build("ttt", lr=3e-3)

@@ -268,6 +268,7 @@ HOSTILE_NAMES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
 def test_names_of_files_are_text_everywhere(name, models, drawn, tmp_path, run_itta, capsys):
     folder = tmp_path / "target" / "across"

@@ -132,6 +132,7 @@ def test_the_next_command_works_as_it_stands(flags, drawn, tmp_path, capsys):
     assert main(shlex.split(line)[2:]) == 0
 
 
+@pytest.mark.slow
 def test_train_and_report_name_one_accuracy_for_one_model(drawn, tmp_path, capsys, run_itta):
     printed = run_itta("train", drawn, "--target", "night", "--out", tmp_path / "run", *TINY, "--algorithm", "erm")
     cells = json.loads(run_itta("report", tmp_path / "run", "--json"))["cells"]

@@ -89,6 +89,7 @@ def unit_vectors(images: EmojiImages) -> dict[str, np.ndarray]:
     return dict(zip((name.split()[0] for name in images.names), pixels))
 
 
+@pytest.mark.slow
 def test_styles_do_not_duplicate_each_other() -> None:
     vectors = {style: unit_vectors(images) for style, images in load_emoji().domains.items()}
     for one, other in combinations(STYLES, 2):

@@ -79,6 +79,7 @@ def test_coloured(root: Path, values, seed: int) -> None:
     assert data.classes == ("5-9", "0-4")
 
 
+@pytest.mark.slow
 def test_colours_follow_labels_as_often_as_they_should(tmp_path: Path) -> None:
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)

@@ -81,6 +81,7 @@ def files_of(folder: Path) -> dict[Path, bytes]:
     return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.slow
 def test_figures_and_numbers_are_written(now_and_then: Path, tmp_path: Path, inspect, capsys) -> None:
     before = files_of(now_and_then)
     out = tmp_path / "deep" / "inside"

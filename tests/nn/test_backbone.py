@@ -17,6 +17,7 @@ def built(name: str) -> nn.Module:
     return make_backbone(name, "none").eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BACKBONES)
 def test_forward_until_and_resume_agree_bit_for_bit(name: str) -> None:
     backbone, x = built(name), torch.rand(2, 3, SIZE, SIZE)

@@ -120,6 +120,7 @@ def test_itta_trains_and_adapts(name: str, align_blocks: str) -> None:
         assert not torch.equal(adapted, source)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_file_in_timms_own_names(name: str, tmp_path: Path) -> None:
     import timm

@@ -102,6 +102,7 @@ def test_groups_that_are_not_told_apart() -> None:
     assert indistinct_groups([1.0, 1.9, 2.8, 5.0], 1.0) == [(0, 1), (1, 2)]
 
 
+@pytest.mark.slow
 def test_many_methods_and_a_long_name(tmp_path: Path) -> None:
     names = [f"method {i}" for i in range(21)] + ["a name that is longer than most of the others"]
     ranks = {name: 1.0 + i for i, name in enumerate(names)}

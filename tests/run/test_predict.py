@@ -63,6 +63,7 @@ def test_every_kind_of_image_in_batches_of_one(model, strange, capsys):
     assert all(row["label"] and not row["error"] for row in rows)
 
 
+@pytest.mark.slow
 def test_an_unreadable_image_costs_its_own_row_only(model, strange, capsys):
     whole = (strange / "grey.png").read_bytes()
     (strange / "torn.png").write_bytes(whole[: len(whole) // 2])

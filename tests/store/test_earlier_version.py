@@ -51,6 +51,7 @@ def test_records_keep_their_keys(old: Path, run_itta) -> None:
     assert "night" in run_itta("report", old / "sweep")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_its_own_directory(old: Path, photos: Path, monkeypatch, run_itta) -> None:
     """Its trial names the data by the path as it was typed; the same command still means the same trial."""
     shutil.copytree(photos, old / "photos")
