@@ -155,7 +155,7 @@ def adapt_model(trial: Trial, folder: Path, dataset: DomainDataset, options: Opt
                 torch.save(keep(trained, looked, stream.order, stream.batch), file.with_suffix(".tmp"))
                 file.with_suffix(".tmp").replace(file)
         for file, stream in here.items():
-            yield from rows_of(trial, trained, stream, torch.load(file))
+            yield from rows_of(trial, trained, stream, torch.load(file, weights_only=True))
 
 
 def file_of(options: Options, folder: Path, stream: Stream) -> Path:

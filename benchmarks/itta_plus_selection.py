@@ -133,7 +133,7 @@ def look_along(
             found.append((kind, said["labels"], said["plain"], mixed, trained.confusions["mean"]))
         kept.parent.mkdir(parents=True, exist_ok=True)
         torch.save(found, kept)
-    for kind, *tensors in torch.load(kept):
+    for kind, *tensors in torch.load(kept, weights_only=True):
         yield Evidence(Path(data).name, pair, target, kind, *tensors)
 
 
