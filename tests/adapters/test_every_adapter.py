@@ -50,7 +50,7 @@ def same_state(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(v, b[k]) for k, v in a.items())
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_shapes(name: str, dtype: torch.dtype, trained_for: Trained, stream: list[Tensor]) -> None:
     adapter = adapt(trained_for(name).to(dtype), name)
@@ -72,7 +72,8 @@ def test_what_no_single_network_answers_cannot_be_looked_into(name: str, trained
 
 
 @pytest.mark.parametrize(
-    "name", [n for n, a in ADAPTERS.items() if a.needs.changes != "nothing" and n not in NO_NETWORK]
+    "name",
+    mark_slow([n for n, a in ADAPTERS.items() if a.needs.changes != "nothing" and n not in NO_NETWORK], ONE_BY_ONE),
 )
 def test_the_network_to_look_into_is_the_one_that_predicts(
     name: str, trained_for: Trained, stream: list[Tensor]

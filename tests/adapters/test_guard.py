@@ -245,6 +245,7 @@ def test_the_state_goes_on_elsewhere(name: str, trained_for: Trained, stream: li
     assert all(torch.equal(whole(x), fresh(x)) for x in stream[:3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", range(3, 12))
 def test_the_state_goes_on_in_debt_on_trial_and_at_rest(batches: int, trained: Trained, stream: list[Tensor]) -> None:
     model = trained("erm", steps=40, batch_norm=True)

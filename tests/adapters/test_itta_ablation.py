@@ -87,6 +87,7 @@ def test_the_first_update_is_the_naive_one(
         torch.testing.assert_close(after[k], inside[k].detach(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["none", "z", "z'"])
 @pytest.mark.parametrize("anchor", [0.0, 2.0])
 def test_a_view_held_fixed_and_an_anchor(

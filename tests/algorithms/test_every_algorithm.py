@@ -67,6 +67,7 @@ def test_learns(name: str, build: Build, toy_batches: Batches) -> None:
         assert accuracy > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_is_deterministic(name: str, build: Build, toy_batches: Batches) -> None:
     first, second = build(name, lr=1e-3), build(name, lr=1e-3)
