@@ -67,11 +67,16 @@ class Diagnosis:
 
     def reset(self) -> None:
         chains = len(self.rules.stays)
-        self.answered = torch.full((self.classes,), self.rules.start / self.classes, dtype=torch.double)  # Σ of answers
+        self.answered = torch.zeros(self.classes, dtype=torch.double)  # fading sum of the answers
+        self.start = self.rules.start  # images of equal classes that ḡ starts with; they fade as well
         self.previous = torch.zeros(self.classes, dtype=torch.double)  # the last answer, or the last batch's mean
         self.chains = torch.full((chains, self.classes), 1 / self.classes, dtype=torch.double)
         self.evidence = torch.zeros(chains, dtype=torch.double)  # log-likelihood of each chain
         self.likeness: tuple[float, ...] = (0.0,) * 6  # Σw, Σw², Σδ, Σδ², Σ⟨p_{t−1}, p_t⟩, Σ⟨ḡ, p_t⟩
+
+    def forget(self) -> None:
+        """Forget the mean answer, as in a new domain; whether neighbours are alike stays known."""
+        self.answered, self.start = torch.zeros_like(self.answered), self.rules.start
 
     def __call__(self, log_p: Tensor) -> Judged:
         """Take in the answers to a batch, log-probabilities [B, C], and judge them."""
@@ -93,8 +98,12 @@ class Diagnosis:
 
     def bias(self) -> Tensor:
         """What is added to log-probabilities now where no neighbours vote: log b − log ḡ, [C]."""
-        mean = self.answered / self.answered.sum()
-        return self.base(mean.unsqueeze(0))[0].log() - mean.log()
+        mean = self.mean_answer(self.answered.numpy())
+        return self.base(torch.from_numpy(mean)[None])[0].log() - torch.from_numpy(mean).log()
+
+    def mean_answer(self, answered: np.ndarray) -> np.ndarray:
+        """Return ḡ, [C]: the mean of the answers and of the images that it starts with."""
+        return (answered + self.start / self.classes) / (answered.sum() + self.start)
 
     def take_in(self, p: Tensor, steps: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         """ḡ [B, C], ρ [B] and κ [B] at each image, with the images before it and itself."""
@@ -103,13 +112,13 @@ class Diagnosis:
         for n in steps:
             rows = rows_of[at : at + n]
             now, kept = rows.mean(0), (1 - 1 / self.rules.memory) ** n
-            if previous.any():
+            if answered.any():
                 alike, chance = float(now @ previous), float(now @ answered / answered.sum())
                 new = (1.0, 1.0, alike - chance, (alike - chance) ** 2, alike, chance)
                 fading = (kept, kept**2, kept, kept, kept, kept)
                 self.likeness = tuple(f * old + more for f, old, more in zip(fading, self.likeness, new))
-            answered, previous = kept * answered + rows.sum(0), now
-            means[at : at + n] = answered / answered.sum()
+            answered, previous, self.start = kept * answered + rows.sum(0), now, kept * self.start
+            means[at : at + n] = self.mean_answer(answered)
             rhos[at : at + n], kappas[at : at + n] = self.rho, self.kappa
             at += n
         self.answered, self.previous = torch.from_numpy(answered), torch.from_numpy(previous.copy())
@@ -153,12 +162,13 @@ class Diagnosis:
 
     def state_dict(self) -> dict[str, Tensor]:
         tensors = {name: getattr(self, name).clone() for name in STATE}
-        return {**tensors, "likeness": torch.tensor(self.likeness, dtype=torch.double)}
+        return {**tensors, "numbers": torch.tensor([self.start, *self.likeness], dtype=torch.double)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         for name in STATE:
             setattr(self, name, state[name].clone())
-        self.likeness = tuple(state["likeness"].tolist())
+        self.start, *likeness = state["numbers"].tolist()
+        self.likeness = tuple(likeness)
 
 
 STATE = ("answered", "previous", "chains", "evidence")
