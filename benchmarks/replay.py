@@ -1,12 +1,11 @@
-"""What a network says along a stream, kept, so that whatever only reads answers or features runs again in seconds.
+"""Keep the outputs of a network along a stream, so that methods that only read answers or features run in seconds.
 
 A kept stream holds the trained model's logits, its features, and the answers that itta+ averages, image by image.
-`judge` gives itta+'s answers for any rules of its diagnosis. `features_model` is a model whose images are those
-features: T3A, LAME and the guard around them answer for it as they do for the model itself. Tests hold both against the
-real ones.
+`judge` computes itta+'s answers for any rules of its diagnosis. `features_model` is a model with those features as its
+images: T3A, LAME and the guard around them answer for it as they do for the model itself. Tests compare both with the
+real methods.
 """
 
-from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from itta.adapters import Adapter, adapt
 from itta.adapters.diagnosis import Diagnosis, Rules
-from itta.adapters.itta_plus import ITTAPlus, Seen
+from itta.adapters.itta_plus import ANSWERS, ITTAPlus, Seen
 from itta.algorithms import Algorithm, Task, find_algorithm
 from itta.data.dataset import Images
 from itta.data.loaders import stream
@@ -24,11 +23,13 @@ from itta.hparams import default
 from itta.nn.backbone import Backbone
 from itta.nn.style_mixing import style
 
-Kept = dict[str, Tensor]  # labels [N], plain [N, C], features [N, d], and the answers' logits by name, [N, C]
+Kept = dict[str, Tensor]
+"""labels [N], plain [N, C], features [N, d], the answers' logits by name, [N, C], and the images before which itta+ has
+noticed a new domain, "new domains"."""
 
 
 class Looked(NamedTuple):
-    """What the network says about some images before they come in an order."""
+    """The outputs of the network for some images, in no order."""
 
     row: dict[int, int]  # number of an image -> its row
     labels: Tensor  # [N]
@@ -52,19 +53,22 @@ def look(trained: Algorithm, images: Images, indices: np.ndarray) -> Looked:
 
 @torch.no_grad()
 def keep(trained: Algorithm, looked: Looked, order: np.ndarray, batch: int) -> Kept:
-    """What itta+ averages along a stream; f_Θ of every batch is known beforehand, so the network runs 64 at a time."""
-    adapter = adapt(trained, "itta+", guard=False)
-    assert isinstance(adapter, ITTAPlus)
+    """Compute the answers of itta+ along a stream; f_Θ of each batch comes first, so the network can run 64 at a time."""
+    adapter, warm = (adapt(trained, "itta+", guard=False, temperature=t) for t in (True, False))
+    assert isinstance(adapter, ITTAPlus) and isinstance(warm, ITTAPlus)
     rows = torch.tensor([looked.row[int(i)] for i in order])
     kept = {"labels": looked.labels[rows], "plain": looked.plain[rows], "features": looked.features[rows]}
     kept["plain answer"] = kept["plain"] / adapter.temperature
-    if adapter.source:
-        (block,) = adapter.source
-        thetas = []
-        for part in rows.split(batch):
-            fading = (1 - 1 / adapter.hp.memory) ** len(part)
-            adapter.weight = fading * adapter.weight + len(part)
-            adapter.styles[block] = fading * adapter.styles[block] + looked.styles[part].sum(0)
+    kept["temperature"] = torch.tensor(adapter.temperature)
+    news: list[int] = []
+    if adapter.style is not None:
+        block, thetas = adapter.style.first, []
+        for at, part in zip(range(0, len(rows), batch), rows.split(batch)):
+            if adapter.style.change.notice(looked.styles[part], adapter.hp.change):
+                adapter.style.forget()
+                news.append(at)
+            fading = adapter.style.fade(len(part), adapter.hp.memory)
+            adapter.style.add(block, looked.styles[part], fading)
             thetas += [torch.stack(adapter.theta(block))] * len(part)
         restyled = []
         for part, theta in zip(rows.split(64), torch.stack(thetas).split(64)):
@@ -72,26 +76,55 @@ def keep(trained: Algorithm, looked: Looked, order: np.ndarray, batch: int) -> K
             features = trained.backbone.resume(block, looked.maps[part] * a + b)
             restyled.append(trained.classify(features) / adapter.temperature)
         kept["restyled answer"] = torch.cat(restyled)
-    if adapter.supports is not None:
-        parts = zip(kept["plain"].split(batch), kept["features"].split(batch))
-        answers = [adapter.ask_prototypes(adapter.supports, Seen(plain, None, z)) for plain, z in parts]
-        kept["prototypes answer"] = torch.cat(answers)
+    kept["new domains"] = torch.tensor(news, dtype=torch.long)
+    for asked, name in ((adapter, "prototypes answer"), (warm, "prototypes answer at 1")):
+        answers = []
+        for at in range(0, len(rows), batch) if asked.supports is not None else ():
+            if at in news:
+                asked.forget()
+            part = slice(at, at + batch)
+            answers.append(asked.ask_prototypes(asked.supports, Seen(kept["plain"][part], None, kept["features"][part])))
+        if answers:
+            kept[name] = torch.cat(answers)
     return kept
 
 
-def judge(
-    kept: Kept,
-    rules: Rules,
-    confusions: Tensor | None,
-    answers: Sequence[str] = ("plain", "restyled", "prototypes"),
-) -> Tensor:
-    """itta+'s answers along a kept stream, log-probabilities [N, C]."""
-    found = [kept[f"{name} answer"] for name in answers if f"{name} answer" in kept]
-    return Diagnosis(found[0].shape[1], rules, confusions)(log_mean_probability(found)).posterior
+class Variant(NamedTuple):
+    """A setting of itta+ that needs no new pass of the network."""
+
+    rules: Rules = Rules()
+    answers: tuple[str, ...] = ANSWERS
+    weight: float = default(ITTAPlus.Hparams).weight
+    temperature: bool = True
+    notice: bool = True  # changes of domain, in the diagnosis
+
+
+def average(kept: Kept, variant: Variant) -> Tensor:
+    """Return the mean of the answers along a kept stream, log-probabilities [N, C]."""
+    found = {name: kept[f"{name} answer"] for name in variant.answers if f"{name} answer" in kept}
+    if not variant.temperature:
+        found = {name: logits * kept["temperature"] for name, logits in found.items()}
+        if "prototypes" in found:
+            found["prototypes"] = kept["prototypes answer at 1"]
+    weights = [variant.weight if name == "prototypes" and len(found) > 1 else 1.0 for name in found]
+    return log_mean_probability(list(found.values()), weights)
+
+
+def judge(kept: Kept, variant: Variant, confusions: Tensor | None, batch: int = 16) -> Tensor:
+    """Return itta+'s answers along a kept stream, log-probabilities [N, C]."""
+    averaged = average(kept, variant)
+    diagnosis, answers = Diagnosis(averaged.shape[1], variant.rules, confusions), []
+    news = kept["new domains"].tolist() if variant.notice else []
+    starts = sorted({0, *news} if variant.rules.ordered else {0, *news, *range(0, len(averaged), batch)})
+    for at, end in zip(starts, [*starts[1:], len(averaged)]):
+        if at in news:
+            diagnosis.forget()
+        answers.append(diagnosis(averaged[at:end]).posterior)
+    return torch.cat(answers)
 
 
 def points(answers: Tensor, kept: Kept) -> float:
-    """Points gained over the trained model."""
+    """Return the points gained over the trained model."""
     right, before = ((of.argmax(1) == kept["labels"]).double().mean() for of in (answers, kept["plain"]))
     return 100 * float(right - before)
 
