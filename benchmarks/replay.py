@@ -53,40 +53,60 @@ def look(trained: Algorithm, images: Images, indices: np.ndarray) -> Looked:
 
 @torch.no_grad()
 def keep(trained: Algorithm, looked: Looked, order: np.ndarray, batch: int) -> Kept:
-    """Compute the answers of itta+ along a stream; f_Θ of each batch comes first, so the network can run 64 at a time."""
-    adapter, warm = (adapt(trained, "itta+", guard=False, temperature=t) for t in (True, False))
-    assert isinstance(adapter, ITTAPlus) and isinstance(warm, ITTAPlus)
+    """Compute the answers that itta+ averages along a stream."""
+    adapter = itta_plus(trained)
     rows = torch.tensor([looked.row[int(i)] for i in order])
     kept = {"labels": looked.labels[rows], "plain": looked.plain[rows], "features": looked.features[rows]}
     kept["plain answer"] = kept["plain"] / adapter.temperature
     kept["temperature"] = torch.tensor(adapter.temperature)
-    news: list[int] = []
+    kept["new domains"] = torch.zeros(0, dtype=torch.long)
     if adapter.style is not None:
-        block, thetas = adapter.style.first, []
-        for at, part in zip(range(0, len(rows), batch), rows.split(batch)):
-            if adapter.style.change.notice(looked.styles[part], adapter.hp.change):
-                adapter.style.forget()
-                news.append(at)
-            fading = adapter.style.fade(len(part), adapter.hp.memory)
-            adapter.style.add(block, looked.styles[part], fading)
-            thetas += [torch.stack(adapter.theta(block))] * len(part)
+        kept["new domains"], thetas = thetas_along(adapter, looked.styles[rows], batch)
         restyled = []
-        for part, theta in zip(rows.split(64), torch.stack(thetas).split(64)):
+        for part, theta in zip(rows.split(64), thetas.split(64)):
             a, b = theta.unsqueeze(-1).unsqueeze(-1).unbind(1)  # [n, C, 1, 1]
-            features = trained.backbone.resume(block, looked.maps[part] * a + b)
+            features = trained.backbone.resume(adapter.style.first, looked.maps[part] * a + b)
             restyled.append(trained.classify(features) / adapter.temperature)
         kept["restyled answer"] = torch.cat(restyled)
-    kept["new domains"] = torch.tensor(news, dtype=torch.long)
-    for asked, name in ((adapter, "prototypes answer"), (warm, "prototypes answer at 1")):
-        answers = []
-        for at in range(0, len(rows), batch) if asked.supports is not None else ():
-            if at in news:
-                asked.forget()
-            part = slice(at, at + batch)
-            answers.append(asked.ask_prototypes(asked.supports, Seen(kept["plain"][part], None, kept["features"][part])))
-        if answers:
-            kept[name] = torch.cat(answers)
+    if adapter.supports is not None:
+        kept["prototypes answer"] = ask_prototypes(adapter, kept, batch)
+        kept["prototypes answer at 1"] = ask_prototypes(itta_plus(trained, temperature=False), kept, batch)
     return kept
+
+
+def itta_plus(trained: Algorithm, **settings: bool) -> ITTAPlus:
+    adapter = adapt(trained, "itta+", guard=False, **settings)
+    assert isinstance(adapter, ITTAPlus)
+    return adapter
+
+
+def thetas_along(adapter: ITTAPlus, styles: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+    """Return the images before which a new domain is noticed, and f_Θ at each image, [N, 2, C].
+
+    With f_Θ known for every image, the network can run 64 images at a time, whatever the batch.
+    """
+    news, thetas, target = [], [], adapter.style
+    assert target is not None
+    for at, part in zip(range(0, len(styles), batch), styles.split(batch)):
+        if target.change.notice(part, adapter.hp.change):
+            target.forget()
+            news.append(at)
+        target.add(target.first, part, target.fade(len(part), adapter.hp.memory))
+        thetas += [torch.stack(adapter.theta(target.first))] * len(part)
+    return torch.tensor(news, dtype=torch.long), torch.stack(thetas)
+
+
+def ask_prototypes(adapter: ITTAPlus, kept: Kept, batch: int) -> Tensor:
+    """Return the prototypes' answers along a stream, [N, C]."""
+    news, answers = kept["new domains"].tolist(), []
+    assert adapter.supports is not None
+    for at in range(0, len(kept["plain"]), batch):
+        if at in news:
+            adapter.forget()
+        part = slice(at, at + batch)
+        seen = Seen(kept["plain"][part], None, kept["features"][part])
+        answers.append(adapter.ask_prototypes(adapter.supports, seen))
+    return torch.cat(answers)
 
 
 class Variant(NamedTuple):

@@ -181,7 +181,8 @@ def test_the_diagnosis_is_plain_data(model: Algorithm, stream: list[Tensor]) -> 
     assert sum(found["prior"].values()) == pytest.approx(1)
     assert [entry["images"] for entry in found["history"]] == [12, 17, 18, 27, 39, 42]
     assert found["history"][-1]["rho"] == found["rho"]
-    assert found["left out"] == {} and found["new domains"] == []
+    assert found["left out"] == {}
+    assert found["new domains"] == []
 
 
 def test_a_new_domain_is_noticed_and_the_old_one_forgotten(model: Algorithm, toy_batches: Batches) -> None:

@@ -9,6 +9,7 @@ Measurements, the choice of the constants, and ideas that did not work: docs/ada
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,11 +22,11 @@ from itta.adapters.diagnosis import Diagnosis, Judged, Rules
 from itta.adapters.frozen import Combined, Frozen
 from itta.adapters.supports import Supports, has_prototypes
 from itta.adapters.target_style import TargetStyle
-from itta.algorithms.base import Algorithm
 from itta.errors import InputError
 from itta.functional.entropy import entropy, log_mean_probability
 from itta.functional.sharpening import sharpen
 from itta.hparams import hp
+from itta.models.trained import Trained
 from itta.nn.affine_stack import AffineStack, channel_shape
 from itta.nn.optimizer import with_prefix, without_prefix
 from itta.nn.style_mixing import style
@@ -85,7 +86,7 @@ class ITTAPlus(Adapter):
     # with them, itta+ lost half of its gain on sorted streams.
     guard = {"probation": 0, "budget": 1e9, "min_balance": 0.0, "min_entropy_ratio": 0.0}
 
-    def __init__(self, trained: Algorithm, hp: Any) -> None:
+    def __init__(self, trained: Trained, hp: Any) -> None:
         super().__init__(trained, hp)
         check_at_least(1, hp, "memory", "window")
         check_at_least(0, hp, "prior", "pull", "low", "change", "weight")
@@ -100,7 +101,7 @@ class ITTAPlus(Adapter):
         rules = Rules(
             hp.correction, hp.pull, hp.stays, hp.low, hp.high, hp.memory, max(hp.prior, 1.0), hp.ordered, hp.neighbours
         )
-        self.stream = Diagnosis(self.model.task.n_classes, rules, None if known is None else known["mean"])
+        self.stream = Diagnosis(self.model.n_classes, rules, None if known is None else known["mean"])
         self.style = self.make_style() if "restyled" in hp.answers else None
         self.supports = self.make_supports() if "prototypes" in hp.answers else None
         self.reset()
@@ -132,7 +133,7 @@ class ITTAPlus(Adapter):
         return None
 
     @torch.no_grad()
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         self.check(x)
         return self.judge(self.look(x))
 
@@ -220,14 +221,14 @@ class ITTAPlus(Adapter):
             "images": self.seen,
             "rho": self.stream.rho,
             "kappa": self.stream.kappa,
-            "prior": dict(zip(self.model.task.classes, self.prior.tolist())),
+            "prior": dict(zip(self.model.classes, self.prior.tolist())),
             "changed": dict(self.changed),  # step -> images with another class after it
             "new domains": list(self.changes),  # images seen at each noticed change of domain
             "left out": dict(self.left_out),
             "history": [{"images": n, "rho": rho, "kappa": kappa} for n, rho, kappa in self.history],
         }
 
-    def network(self) -> Algorithm:
+    def network(self) -> Trained:
         raise InputError(
             "itta+ answers with the mean of several answers, not with one network: choose another adapter."
         )
@@ -245,7 +246,7 @@ class ITTAPlus(Adapter):
         """Return the present f_Θ after each block."""
         if self.style is None:
             return nn.ModuleDict()
-        shapes = self.model.backbone.block_shapes(self.model.task.image_size)
+        shapes = self.model.backbone.block_shapes(self.model.image_size)
         stacks = {block: AffineStack(channel_shape(shapes[block]), depth=1) for block in self.style.source}
         for block, stack in stacks.items():
             for p, value in zip((stack.weight, stack.bias), self.theta(block)):
@@ -253,10 +254,11 @@ class ITTAPlus(Adapter):
         return nn.ModuleDict(stacks)
 
     def reset(self) -> None:
-        like, classes = next(self.model.parameters()), self.model.task.n_classes
-        self.seen, self.sharpness = 0, 1.0  # images; s
-        self.scores = like.new_zeros(0, classes)  # of the prototypes, for the latest images
-        self.entropies = like.new_zeros(0)  # of the trained model's answers to the same images
+        like, classes = next(self.model.parameters()), self.model.n_classes
+        self.seen: int = 0  # images
+        self.sharpness: float = 1.0  # s
+        self.scores: Tensor = like.new_zeros(0, classes)  # of the prototypes, for the latest images
+        self.entropies: Tensor = like.new_zeros(0)  # of the trained model's answers to the same images
         for part in self.parts().values():
             part.reset()
         self.changed: dict[str, int] = {}  # step -> images with another class after it
@@ -264,14 +266,14 @@ class ITTAPlus(Adapter):
         self.prior = torch.full((classes,), 1 / classes)
         self.history.clear()
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor]:
         """Return everything that later answers depend on; the facts for `diagnosis` are not part of it."""
         found = {"scores": self.scores.clone(), "entropies": self.entropies.clone()}
         for name, part in self.parts().items():
             found |= with_prefix(f"{name}.", part.state_dict())
         return {**found, "numbers": torch.tensor([self.seen, self.sharpness], dtype=torch.double)}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         self.scores, self.entropies = state["scores"].clone(), state["entropies"].clone()
         for name, part in self.parts().items():
             part.load_state_dict(without_prefix(f"{name}.", state))

@@ -4,7 +4,7 @@ The style of an image is the mean and the deviation of each channel after an ear
 2021). Images of one domain have similar styles. So a jump of the style is a sign of a new domain.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -56,13 +56,17 @@ class TargetStyle:
         a = (source_std / std) ** strength
         return a, mean + strength * (source_mean - mean) - a * mean
 
+    def move(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Move all tensors that meet images; the watch for changes stays on the CPU."""
+        self.source, self.sums = ({k: fn(v) for k, v in of.items()} for of in (self.source, self.sums))
+
     def state_dict(self) -> dict[str, Tensor]:
         sums = with_prefix("sums.", {k: v.clone() for k, v in self.sums.items()})
         change = with_prefix("change.", self.change.state_dict())
         return {**sums, **change, "weight": torch.tensor(self.weight, dtype=torch.double)}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.sums = {k: v.clone() for k, v in without_prefix("sums.", state).items()}
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.sums = {k: v.to(self.source[k], copy=True) for k, v in without_prefix("sums.", state).items()}
         self.change.load_state_dict(without_prefix("change.", state))
         self.weight = float(state["weight"])
 
@@ -110,7 +114,7 @@ class StyleChange:
     def state_dict(self) -> dict[str, Tensor]:
         return {name: torch.as_tensor(getattr(self, name)).clone() for name in ("images", "sum", "squares", "latest")}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         self.images = int(state["images"])
         self.sum, self.squares, self.latest = (state[name].clone() for name in ("sum", "squares", "latest"))
 
