@@ -130,10 +130,10 @@ def average(kept: Kept, variant: Variant) -> Tensor:
     return log_mean_probability(list(found.values()), weights)
 
 
-def judge(kept: Kept, variant: Variant, confusions: Tensor | None, batch: int = 16) -> Tensor:
+def judge(kept: Kept, variant: Variant, known: dict[str, Tensor] | None, batch: int = 16) -> Tensor:
     """Return itta+'s answers along a kept stream, log-probabilities [N, C]."""
     averaged = average(kept, variant)
-    diagnosis, answers = Diagnosis(averaged.shape[1], variant.rules, confusions), []
+    diagnosis, answers = Diagnosis(averaged.shape[1], variant.rules, known), []
     news = kept["new domains"].tolist() if variant.notice else []
     starts = sorted({0, *news} if variant.rules.ordered else {0, *news, *range(0, len(averaged), batch)})
     for at, end in zip(starts, [*starts[1:], len(averaged)]):

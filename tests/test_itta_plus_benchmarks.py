@@ -61,7 +61,7 @@ def test_the_replay_is_what_itta_plus_answers(
     images.pixels[order[60:]] = 255 - images.pixels[order[60:]] // 5  # a new domain
     kept = keep(model, look(model, images, order), order, batch)
     assert model.confusions is not None
-    replayed = judge(kept, variant, model.confusions["mean"], batch)
+    replayed = judge(kept, variant, model.confusions, batch)
     settings = {"ordered": variant.rules.ordered, "weight": variant.weight, "temperature": variant.temperature}
     adapter = adapt(model, "itta+", guard=False, **settings)
     assert isinstance(adapter, ITTAPlus)

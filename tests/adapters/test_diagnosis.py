@@ -85,7 +85,7 @@ def test_it_equals_the_equations_written_out(kind: str, rules: Rules) -> None:
     log_p = answers(labels_of(kind, 80))
     confusions = answers(torch.arange(4), seed=9).exp().float()
     expected, rhos, kappas = naive(log_p, rules, confusions)
-    judged = Diagnosis(4, rules, confusions)(log_p)
+    judged = Diagnosis(4, rules, {"mean": confusions})(log_p)
     torch.testing.assert_close(judged.posterior.exp(), expected, rtol=0, atol=1e-5)  # the prior is in single precision
     assert judged.rho.tolist() == pytest.approx(rhos)
     assert judged.kappa.tolist() == pytest.approx(kappas, abs=1e-9)
@@ -125,7 +125,7 @@ def test_what_a_model_answers_too_often_is_held_back() -> None:
     pushed = (answers(held_out, seed=5) + push).log_softmax(1)
     confusions = torch.stack([pushed[held_out == y].exp().mean(0) for y in range(4)])
     log_p = (answers(labels) + push).log_softmax(1)
-    judged = Diagnosis(4, Rules(), confusions)(log_p)
+    judged = Diagnosis(4, Rules(), {"mean": confusions})(log_p)
     before, after = ((of.argmax(1) == labels).double().mean() for of in (log_p, judged.corrected))
     assert after > before + 0.03
 

@@ -115,7 +115,7 @@ def test_predictions_equal_the_naive_ones(
     adapter = adapt(model, "itta+", guard=False, blocks=blocks, answers=answers, weight=0.7, change=1e9, **settings)
     naive = Naive(model, blocks or ("block1",), **settings)
     assert model.confusions is not None
-    diagnosis = Diagnosis(3, Rules(memory=20, start=3.0), model.confusions["mean"])
+    diagnosis = Diagnosis(3, Rules(memory=20, start=3.0), model.confusions)
     for x in stream:
         p = naive(x)
         weights = [0.7 if name == "prototypes" else 1.0 for name in answers]

@@ -8,8 +8,9 @@ Class Priors Estimation, Pattern Recognition 2008. Correlated streams: LAME (CVP
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ class Rules:
 
     correction: float = 1.0
     pull: float = 0.2
+    usual: Literal["equal", "sources"] = "equal"
     stays: tuple[float, ...] = (0.5, 0.95)
     low: float = 2.0
     high: float = 5.0
@@ -58,17 +60,20 @@ class Diagnosis:
     All of it runs on the CPU in double precision: arrays of [B, C], beside a network.
     """
 
-    def __init__(self, classes: int, rules: Rules, confusions: Tensor | None = None) -> None:
-        self.classes, self.rules = classes, rules
-        known = torch.eye(classes) if confusions is None else confusions
-        self.confusions = known.detach().float().cpu()
+    def __init__(self, classes: int, rules: Rules, known: Mapping[str, Tensor] | None = None) -> None:
+        """Take along the facts about the model that its sources gave: its "mean" answers, and the classes' "prior"."""
+        self.classes, self.rules, known = classes, rules, known or {}
+        self.confusions = known.get("mean", torch.eye(classes)).detach().float().cpu()
+        self.usual = torch.full((classes,), 1 / classes, dtype=torch.double)
+        if rules.usual == "sources" and "prior" in known:
+            self.usual = known["prior"].detach().double().cpu()
         self.stays = np.array(rules.stays).reshape(-1, 1, 1)
         self.reset()
 
     def reset(self) -> None:
         chains = len(self.rules.stays)
         self.answered = torch.zeros(self.classes, dtype=torch.double)  # fading sum of the answers
-        self.start = self.rules.start  # images of equal classes that ḡ starts with; they fade as well
+        self.start = self.rules.start  # images of the usual classes that ḡ starts with; they fade as well
         self.previous = torch.zeros(self.classes, dtype=torch.double)  # the last answer, or the last batch's mean
         self.chains = torch.full((chains, self.classes), 1 / self.classes, dtype=torch.double)
         self.evidence = torch.zeros(chains, dtype=torch.double)  # log-likelihood of each chain
@@ -92,7 +97,7 @@ class Diagnosis:
 
     def base(self, means: Tensor) -> Tensor:
         """b, the prior without neighbours, for each mean answer; [B, C]."""
-        prior = prior_from_confusions(self.confusions, means.float(), self.rules.pull).double()
+        prior = prior_from_confusions(self.confusions, means.float(), self.rules.pull, self.usual.float()).double()
         found = means ** (1 - self.rules.correction) * prior**self.rules.correction
         return found / found.sum(1, keepdim=True)
 
@@ -103,7 +108,7 @@ class Diagnosis:
 
     def mean_answer(self, answered: np.ndarray) -> np.ndarray:
         """Return ḡ, [C]: the mean of the answers and of the images that it starts with."""
-        return (answered + self.start / self.classes) / (answered.sum() + self.start)
+        return (answered + self.start * self.usual.numpy()) / (answered.sum() + self.start)
 
     def take_in(self, p: Tensor, steps: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         """ḡ [B, C], ρ [B] and κ [B] at each image, with the images before it and itself."""

@@ -11,7 +11,7 @@ Measurements, the choice of the constants, and ideas that did not work: docs/ada
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -41,7 +41,8 @@ class Hparams:
     weight: float = hp(0.5, "weight of the prototypes' answer; the other answers have weight 1")
     temperature: bool = hp(True, "divide logits by the temperature that was calibrated on held-out source images")
     correction: float = hp(Rules.correction, "c: share of the model's bias, log ḡ/π̂, that is removed")
-    pull: float = hp(Rules.pull, "weight of equal classes in the estimate of the class frequencies π̂")
+    pull: float = hp(Rules.pull, "weight of usual class frequencies in the estimate of those of the target, π̂")
+    usual: Literal["equal", "sources"] = hp(Rules.usual, "usual class frequencies: all equal, or those of the sources")
     neighbours: bool = hp(Rules.neighbours, "use the answers to the images before, if neighbours are alike")
     low: float = hp(Rules.low, "standard errors beyond chance at which neighbours begin to count")
     high: float = hp(Rules.high, "standard errors beyond chance at which neighbours count in full")
@@ -82,6 +83,10 @@ class ITTAPlus(Adapter):
     candidates = ({}, {"neighbours": False})
     predicts = "after"
     guarded = True
+    seen: int  # images
+    sharpness: float  # s
+    scores: Tensor  # of the prototypes, for the latest images
+    entropies: Tensor  # of the trained model's answers to the same images
     # Only numbers that are not finite trip the guard. Its other watches know less about the stream than itta+ does:
     # with them, itta+ lost half of its gain on sorted streams.
     guard = {"probation": 0, "budget": 1e9, "min_balance": 0.0, "min_entropy_ratio": 0.0}
@@ -99,9 +104,10 @@ class ITTAPlus(Adapter):
             self.left_out["confusions"] = "the model does not carry them: frequent answers count as frequent classes"
         self.temperature = float(known["temperature"]) if known is not None and hp.temperature else 1.0
         rules = Rules(
-            hp.correction, hp.pull, hp.stays, hp.low, hp.high, hp.memory, max(hp.prior, 1.0), hp.ordered, hp.neighbours
-        )
-        self.stream = Diagnosis(self.model.n_classes, rules, None if known is None else known["mean"])
+            hp.correction, hp.pull, hp.usual, hp.stays, hp.low, hp.high, hp.memory, max(hp.prior, 1.0), hp.ordered,
+            hp.neighbours,
+        )  # fmt: skip
+        self.stream = Diagnosis(self.model.n_classes, rules, known)
         self.style = self.make_style() if "restyled" in hp.answers else None
         self.supports = self.make_supports() if "prototypes" in hp.answers else None
         self.reset()
@@ -255,10 +261,8 @@ class ITTAPlus(Adapter):
 
     def reset(self) -> None:
         like, classes = next(self.model.parameters()), self.model.n_classes
-        self.seen: int = 0  # images
-        self.sharpness: float = 1.0  # s
-        self.scores: Tensor = like.new_zeros(0, classes)  # of the prototypes, for the latest images
-        self.entropies: Tensor = like.new_zeros(0)  # of the trained model's answers to the same images
+        self.seen, self.sharpness = 0, 1.0
+        self.scores, self.entropies = like.new_zeros(0, classes), like.new_zeros(0)
         for part in self.parts().values():
             part.reset()
         self.changed: dict[str, int] = {}  # step -> images with another class after it
