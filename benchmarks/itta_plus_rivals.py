@@ -29,6 +29,7 @@ class Options:
     methods: tuple[str, ...] = ("shot", "tent", "roid")
     orders: tuple[str, ...] = itta_plus_grid.ORDERS
     batches: tuple[int, ...] = (16,)
+    guards: tuple[bool, ...] = (False, True)
 
 
 def run_stream(trial: Trial, trained: Algorithm, stream: Stream, method: str, guard: bool) -> Row:
@@ -60,7 +61,7 @@ def main(options: Options) -> None:
             trained = load(folder)
             every = [s for s in streams(trial, dataset, options.grid.images) if s.kind in options.orders]
             for stream in (s for s in every if s.batch == batch):
-                for method, guard in ((m, g) for m in options.methods for g in (False, True)):
+                for method, guard in ((m, g) for m in options.methods for g in options.guards):
                     if (named(method, guard), stream.kind, batch) in done:
                         continue
                     start = time.perf_counter()
