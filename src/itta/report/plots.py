@@ -1,7 +1,6 @@
 """Figures of results: accuracy along a stream, and the figures of a table."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
