@@ -106,8 +106,8 @@ def verdict_text(adapter: str, checked: "Checked") -> str:
     told = f"by {v.labels} labels of {v.changed} changed images"
     if v.decision == "undecided":
         return (
-            f"Undecided {told}: the e-value that {adapter} helps is {v.e_helps:.3g}, that it hurts {v.e_hurts:.3g}, and 40 "
-            "decides. "
+            f"Undecided {told}: the e-value that {adapter} helps is {v.e_helps:.3g}, that it hurts {v.e_hurts:.3g}; "
+            "40 decides. "
             f"About {v.still_needed} more labels of changed images are needed (half of the simulated futures)."
         )
     if v.decision == "equal":

@@ -2,8 +2,8 @@
 
 The images are cut into strata, and some of each stratum, drawn at random, have labels. The images without a label are
 simulated: with k of n right in a stratum, the share of right ones is drawn from Beta(k + ½, n − k + ½), the posterior
-of Jeffreys' prior, and the rest of the stratum from a binomial law. The quantiles of the sum are the interval. It is for
-one look at a planned number of labels; `sequential` is for looking at any time.
+of Jeffreys' prior, and the rest of the stratum from a binomial law. The quantiles of the sum are the interval. It is
+for one look at a planned number of labels; `sequential` is for looking at any time.
 """
 
 from collections.abc import Mapping
