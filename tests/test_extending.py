@@ -49,7 +49,7 @@ class Sharpen(Adapter):
 
     name, paper, predicts = "sharpen", "none: an example", "after"
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         self.check(x)
         return 2 * self.model.predict(x)
 

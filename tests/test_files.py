@@ -46,6 +46,17 @@ def test_the_old_file_stays_when_writing_fails(tmp_path: Path, monkeypatch: pyte
     assert [p.name for p in tmp_path.iterdir()] == ["file.json"]
 
 
+def test_temporary_files_of_killed_processes_are_deleted_with_the_next_write(tmp_path: Path) -> None:
+    path, hour = tmp_path / "model[1].onnx", 3600
+    left = {name: tmp_path / f"{path.name}.{name}.tmp" for name in ("1", "2", "notes")}
+    for file in left.values():
+        file.write_text("half")
+    for name in ("1", "notes"):  # the process 2 may still be writing; "notes" is nobody's but the user's
+        os.utime(left[name], (time.time() - 2 * hour,) * 2)
+    replace_text(path, "whole")
+    assert sorted(tmp_path.iterdir()) == sorted([path, left["2"], left["notes"]])
+
+
 def test_a_file_appears_when_its_block_ends_well(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     with complete(path) as temporary:

@@ -3,16 +3,19 @@
 Nothing is written through a link, onto a device, or over a file of a kind that itta does not write."""
 
 import errno
+import glob
 import math
 import os
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Literal
 
 from itta.errors import InputError
 
 POLL = 0.01  # seconds between two attempts to take a lock
+ABANDONED = 3600.0  # seconds without a write, after which a temporary file belongs to nobody
 HEAD = 4096  # bytes that tell the kind of a file
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TEXT_IMAGES = (b"P1", b"P2", b"P3")  # images of the PNM family that are text
@@ -55,7 +58,7 @@ def complete(path: Path, kind: Kind = "text") -> Iterator[Path]:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with naming_full_disk(path):
-            temporary.unlink(missing_ok=True)  # of a killed process with our number
+            delete_leftovers(path)
             file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             mode = os.fstat(file).st_mode & 0o777
             os.close(file)
@@ -66,6 +69,15 @@ def complete(path: Path, kind: Kind = "text") -> Iterator[Path]:
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def delete_leftovers(path: Path) -> None:
+    """Delete the temporary files that killed processes left beside a file: ours by number, and those of an hour ago."""
+    for old in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):
+        number = old.name.removeprefix(f"{path.name}.").removesuffix(".tmp")
+        with suppress(OSError):  # another process may delete it at the same time
+            if number.isdigit() and (int(number) == os.getpid() or time.time() - old.stat().st_mtime > ABANDONED):
+                old.unlink()
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The guard: healthy adapters are left alone, sick ones are taken back, and a prediction comes whatever happens."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
@@ -28,18 +28,18 @@ class Sick(Source):
         self.illness, self.after, self.seen = illness, after, 0
         self.calls = 0  # in all, whatever is undone
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         self.seen, self.calls = self.seen + 1, self.calls + 1
-        logits = super().__call__(x)
+        logits = super().forward(x)
         return self.illness(logits) if self.seen > self.after else logits
 
     def reset(self) -> None:
         self.seen = 0
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor]:
         return {"seen": torch.tensor(self.seen)}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         self.seen = int(state["seen"])
 
 
@@ -149,8 +149,8 @@ def test_after_a_trial_the_answers_count_again(trained: Trained, stream: list[Te
     class Hiccup(Sick):
         """Ill for one batch only, whatever is done about it; and otherwise not quite the trained model."""
 
-        def __call__(self, x: Tensor) -> Tensor:
-            return super().__call__(x) + (nan(x[0, 0, :3, 0]) if self.calls == 5 else 0.001)
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + (nan(x[0, 0, :3, 0]) if self.calls == 5 else 0.001)
 
     guard = guarded(model, Hiccup(model, nan, after=1000), trial=24)
     same = [torch.equal(guard(x), expected) for x, expected in zip(stream, source(model, stream))]
@@ -322,7 +322,7 @@ class Known(Source):
     labels: Tensor
     seen = 0
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         self.seen += len(x)
         return 10 * torch.nn.functional.one_hot(self.labels[self.seen - len(x) : self.seen], 3).float()
 

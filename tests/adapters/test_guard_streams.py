@@ -1,6 +1,6 @@
 """Whatever is guarded stays near the trained model on a stream, and with settings, made to ruin it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -94,17 +94,17 @@ class Drifting(Source):
         super().__init__(trained, default(Source.Hparams))
         self.speed, self.push = speed, 0.0
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         self.push += self.speed * len(x)
-        return super().__call__(x) + torch.tensor([self.push, 0.0, 0.0])
+        return super().forward(x) + torch.tensor([self.push, 0.0, 0.0])
 
     def reset(self) -> None:
         self.push = 0.0
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor]:
         return {"push": torch.tensor(self.push, dtype=torch.double)}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         self.push = float(state["push"])
 
 

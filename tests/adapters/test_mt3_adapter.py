@@ -141,7 +141,7 @@ def test_images_without_content(value: float, trained: Trained) -> None:
 
 
 def test_a_model_without_projector_and_predictor(trained: Trained) -> None:
-    message = "projector and predictor, and one trained with 'selfreg' has none: train with --algorithm mt3"
+    message = "projector and predictor, and a model trained with 'selfreg' has none: train with --algorithm mt3"
     with pytest.raises(InputError, match=message):
         adapt(trained("selfreg", steps=0), "mt3")
 

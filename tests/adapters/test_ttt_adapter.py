@@ -184,7 +184,7 @@ def test_images_without_content(value: float, model: Algorithm) -> None:
 
 def test_a_model_without_a_rotation_branch(trained: Trained) -> None:
     with pytest.raises(
-        InputError, match="rotation branch, and one trained with 'erm' has none: train with --algorithm ttt"
+        InputError, match="rotation branch, and a model trained with 'erm' has none: train with --algorithm ttt"
     ):
         adapt(trained("erm", steps=0), "ttt")
 

@@ -184,7 +184,7 @@ def test_a_model_that_has_seen_no_source_aligns_nothing(trained: Trained, stream
 
 
 def test_a_model_without_a_contrastive_head(trained: Trained) -> None:
-    with pytest.raises(InputError, match=r"one trained with 'erm' has none: train with --algorithm ttt\+\+"):
+    with pytest.raises(InputError, match=r"a model trained with 'erm' has none: train with --algorithm ttt\+\+"):
         adapt(trained("erm", steps=0), "ttt++")
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from itta.data import load_dataset
+from itta.data import load_dataset, manifest
 from itta.data.folder import list_images, load_folder, load_target
 from itta.data.manifest import is_manifest, read_manifest
 from itta.errors import InputError
@@ -134,6 +134,14 @@ def test_bytes_that_are_no_text_and_a_file_that_is_not_there(tmp_path: Path) -> 
         read_manifest(tmp_path / "a.csv")
     with pytest.raises(InputError, match="there is no manifest"):
         load_dataset(tmp_path / "none.csv", image_size=4)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json", "a.jsonl"])
+def test_a_manifest_has_a_largest_size(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "MAX_MANIFEST", 20)
+    (tmp_path / name).write_text("domain,class,file\n" + "a,b,c.png\n" * 3)
+    with pytest.raises(InputError, match=f"{name}.*larger than.*split it"):
+        read_manifest(tmp_path / name)
 
 
 def test_training_needs_every_class(root: Path) -> None:

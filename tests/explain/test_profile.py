@@ -2,6 +2,8 @@
 
 import json
 import math
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 from torch import nn
 
 from itta.adapters import adapt
+from itta.algorithms.erm import ERM
 from itta.cli import main
 from itta.errors import InputError
 from itta.explain.profile import (
@@ -24,6 +27,9 @@ from itta.explain.profile import (
 from itta.explain.profile_table import profile_table
 from itta.explain.resource_counters import count_flops
 from itta.nn import BACKBONES
+from itta.nn.optimizer import with_prefix
+from itta.store.model import DESCRIPTION, WEIGHTS, load, read_description
+from itta.store.tensors import save_tensors
 
 SMALL = Network("small_cnn", image_size=16, classes=3)
 FLAGS = ("--backbone", "small_cnn", "--image-size", "16", "--classes", "3", "--repeats", "1")
@@ -181,6 +187,30 @@ def test_a_trained_model_and_a_table(model: Any, capsys: pytest.CaptureFixture[s
     assert "counted once" in printed
 
 
+class OwnERM(ERM):
+    """A user's own method."""
+
+
+@pytest.mark.slow
+def test_a_model_of_the_users_own_method_is_measured_once_the_user_names_it(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = f"{OwnERM.__module__}:{OwnERM.__qualname__}"
+    description = read_description(model)
+    shutil.copytree(model, tmp_path / "own")
+    values = {**description.to_json(), "algorithm": own, "hparams": {}}
+    trained = load(model)
+    tensors = {k: v for k, v in trained.state_dict().items() if k.startswith(("backbone.", "head."))}
+    values["weights_sha256"] = save_tensors(tmp_path / "own" / WEIGHTS, with_prefix("model.", tensors), {})
+    values["style_bank_domains"] = None
+    (tmp_path / "own" / DESCRIPTION).write_text(json.dumps(values))
+    flags = [str(tmp_path / "own"), "--batch", "1", "--repeats", "1", "--adapter", "t3a"]
+    assert main(["profile", *flags]) == 2
+    assert "--algorithm" in capsys.readouterr().err
+    assert main(["profile", *flags, "--algorithm", own]) == 0
+    assert "t3a" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
@@ -192,6 +222,7 @@ def test_a_trained_model_and_a_table(model: Any, capsys: pytest.CaptureFixture[s
         (["--image-size", "0"], ["image_size", "at least 1, got 0"]),
         (["nowhere"], ["no model directory at nowhere"]),
         (["nowhere", "--classes", "3"], ["give MODEL, or --backbone"]),
+        (["--algorithm", "my.module:Method"], ["--algorithm", "give MODEL"]),
         (["--beside-paper", "--classes", "3"], ["--beside-paper", "7 classes"]),
         (["nowhere", "--beside-paper"], ["--beside-paper", "7 classes"]),
     ],

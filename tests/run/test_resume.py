@@ -150,7 +150,7 @@ def test_a_directory_in_use_is_left_alone(photos, tmp_path, capsys):
     out = tmp_path / "run"
     with alone(out):
         assert main(command(photos, out, "erm", 5)) == 2
-        assert f"another process is training into {out}" in capsys.readouterr().err
+        assert f"another process is writing into {out}" in capsys.readouterr().err
         assert not (out / "trial.json").exists()
     assert main(command(photos, out, "erm", 5)) == 0
 

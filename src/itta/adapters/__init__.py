@@ -26,8 +26,8 @@ from itta.adapters.t3a import T3A
 from itta.adapters.tent import Tent
 from itta.adapters.ttt import TTT
 from itta.adapters.ttt_plus import TTTPlus
-from itta.algorithms.base import Algorithm
 from itta.hparams import default, sensible_numbers
+from itta.models.trained import Trained
 from itta.registry import find_class
 
 ADAPTERS: dict[str, type[Adapter]] = {
@@ -49,7 +49,7 @@ def find_adapter(name: str, file: Path | None = None) -> type[Adapter]:
 
 @torch.inference_mode(False)  # an adapter needs tensors that can learn, wherever it is made
 def adapt(
-    trained: Algorithm,
+    trained: Trained,
     method: str | type[Adapter] = "itta+",
     guard: bool | Mapping[str, Any] | None = None,
     **hp: Any,

@@ -1,17 +1,20 @@
 """The parts that all test-time methods share: a copy of the trained model, and an exact reset."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from itta.algorithms.base import Algorithm
 from itta.errors import InputError
-from itta.models.trained import frozen_copy
+from itta.models.trained import Trained, frozen_copy
 from itta.nn.batch_norm import has_batch_norm
+from itta.nn.optimizer import with_prefix
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,14 @@ class Hparams:
     pass
 
 
-class Adapter:
+class Adapter(nn.Module):
     """A method that learns from unlabelled batches while it predicts them.
 
-    It is built from a trained `Algorithm`, which it never changes. A subclass defines `__call__`. If it keeps state, it
-    defines `reset`, `state_dict` and `load_state_dict`. If it can be exported, it defines `frozen`.
+    It is built from a `Trained` model, which it never changes. A subclass defines `forward`. If it keeps state, it
+    defines `reset`, `state` and `load_state`. If it can be exported, it defines `frozen`.
+
+    It is a module: ``to`` moves the network and all state. Unlike other modules, ``state_dict`` holds everything that
+    changes and nothing else, and ``train`` and ``eval`` change nothing: the method sets the modes of its network.
     """
 
     name: ClassVar[str]
@@ -44,9 +50,11 @@ class Adapter:
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # settings that `itta tune` tries
     predicts: ClassVar[str]  # "before" or "after" its update on the same batch
     guarded: ClassVar[bool] = False  # whether `adapt` puts a guard around it by default
+    stays: ClassVar[tuple[str, ...]] = ()  # attributes with tensors that stay on the CPU
     guard: ClassVar[Mapping[str, Any]] = {}  # settings of its guard that differ from the guard's defaults
 
-    def __init__(self, trained: Algorithm, hp: Any) -> None:
+    def __init__(self, trained: Trained, hp: Any) -> None:
+        super().__init__()
         if self.needs.batch_norm and not has_batch_norm(trained.backbone):
             raise InputError(
                 f"{self.name} adapts batch normalisation, and this model's backbone has none: choose another adapter."
@@ -55,7 +63,7 @@ class Adapter:
         self.last_loss = 0.0  # of the last update; the guard reads it
         self.reference: Tensor | None = None  # the trained model's logits for the last batch, if they were computed
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Turn images [B, 3, H, W] in [0, 1] into logits [B, classes], and learn from them before or after."""
         raise NotImplementedError
 
@@ -73,14 +81,51 @@ class Adapter:
     def reset(self) -> None:
         """Restore the state at construction, with optimiser and random numbers."""
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the whole state as tensors by name, to continue later or elsewhere."""
+    def state(self) -> dict[str, Tensor]:
+        """Return copies of all tensors that change, by name."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Continue from the state that `state_dict` returned."""
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from copies of the tensors that `state` returned."""
 
-    def network(self) -> Algorithm:
+    def state_dict(self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
+        """Return the whole state as tensors by name, to continue later or elsewhere."""
+        found = with_prefix(prefix, self.state())
+        if destination is None:
+            return found
+        destination.update(found)
+        return destination
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> None:
+        """Continue from the state that `state_dict` returned."""
+        self.load_state(state_dict)
+
+    def train(self, mode: bool = True) -> "Self":
+        """Change nothing: a method sets the modes of its network itself."""
+        return self
+
+    def to(self, *args: Any, **kwargs: Any) -> "Self":
+        """Move the network and all state to a device, or to float32 or float64."""
+        dtype = torch._C._nn._parse_to(*args, **kwargs)[1]
+        if dtype is not None:
+            check_precision(self.name, dtype)
+        return super().to(*args, **kwargs)
+
+    def half(self) -> "Self":
+        return self.to(torch.float16)
+
+    def bfloat16(self) -> "Self":
+        return self.to(torch.bfloat16)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "Self":
+        """Move modules as any module does, and then the tensors that the method keeps beside them."""
+        super()._apply(fn, recurse)
+        for name, value in vars(self).items():
+            if not name.startswith("_") and name not in self.stays:
+                setattr(self, name, moved(value, fn))
+        return self
+
+    def network(self) -> Trained:
         """Return the network that predicts now, to be inspected, not changed. `adapt_block` acts after each block."""
         if self.needs.changes == "nothing":
             raise InputError(f"{self.name} changes nothing in the network: choose an adapter that does.")
@@ -103,6 +148,28 @@ class Adapter:
             )
 
 
+def moved(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
+    """Apply a move to a tensor, or to those in a dict or in an object that can move; parameters have moved already."""
+    if isinstance(value, nn.Parameter):
+        return value
+    if isinstance(value, Tensor):
+        return fn(value)
+    if isinstance(value, dict):
+        return {k: moved(v, fn) for k, v in value.items()}
+    if hasattr(value, "move"):
+        value.move(fn)
+    return value
+
+
+def check_precision(name: str, dtype: torch.dtype) -> None:
+    """Refuse weights in half precision."""
+    if dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            f"{name} keeps its weights in float32, or float64, and got {dtype}: its small steps and its statistics "
+            "would be rounded away. For speed, call it under torch.autocast instead."
+        )
+
+
 def check_at_least(least: int, hp: Any, *names: str) -> None:
     """Refuse settings below ``least``, and NaN."""
     for name in names:
@@ -117,7 +184,7 @@ def check_shares(hp: Any, *names: str) -> None:
             raise InputError(f"{name} must be between 0 and 1, got {getattr(hp, name)}.")
 
 
-def with_tensors(model: Algorithm, tensors: Mapping[str, Tensor]) -> Algorithm:
+def with_tensors(model: Trained, tensors: Mapping[str, Tensor]) -> Trained:
     """Return a copy of the model with its tensors of these names replaced."""
     changed = copy.deepcopy(model)
     changed.load_state_dict(tensors, strict=False)

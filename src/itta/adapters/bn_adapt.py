@@ -6,6 +6,7 @@ alone, it is prediction-time batch normalisation (Nado et al., https://arxiv.org
 has the divisor n, not n − 1, so that every mixture with share 1 equals ``mode=batch``.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,9 +14,9 @@ import torch
 from torch import Tensor
 
 from itta.adapters.base import Adapter, Needs
-from itta.algorithms.base import Algorithm
 from itta.errors import InputError
 from itta.hparams import hp
+from itta.models.trained import Trained
 from itta.nn.batch_norm import mix_statistics
 
 
@@ -45,7 +46,7 @@ class BNAdapt(Adapter):
     needs = Needs(batch_norm=True, changes="statistics of batch normalisation")
     predicts = "after"
 
-    def __init__(self, trained: Algorithm, hp: Any) -> None:
+    def __init__(self, trained: Trained, hp: Any) -> None:
         super().__init__(trained, hp)
         for name in ("alpha", "momentum"):
             if not 0 <= getattr(hp, name) <= 1:
@@ -55,7 +56,7 @@ class BNAdapt(Adapter):
                 f"prior must be above 0, got {hp.prior}: to use only the batch's statistics set mode=batch."
             )
         self.norms = mix_statistics(self.model.backbone, self.share, track=hp.mode == "ema")
-        self.start = self.state_dict()
+        self.start = self.state()
 
     def share(self, n: int) -> float:
         """Return a for a batch of n images."""
@@ -71,19 +72,19 @@ class BNAdapt(Adapter):
             )
 
     @torch.no_grad()
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         self.check(x)
         return self.model.predict(x)
 
     def reset(self) -> None:
-        self.load_state_dict(self.start)
+        self.load_state(self.start)
 
     def statistics(self) -> dict[str, Tensor]:
         return {f"{name}.{key}": b for name, m in self.norms.items() for key, b in m.norm.named_buffers()}
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor]:
         return {name: b.clone() for name, b in self.statistics().items()}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         for name, b in self.statistics().items():
             b.copy_(state[name])

@@ -19,9 +19,9 @@ from itta.adapters import gradient
 from itta.adapters.base import Needs, check_at_least, check_images, check_shares, not_fixed, with_tensors
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import head, whole_backbone
-from itta.algorithms.base import Algorithm
 from itta.functional.augment import augment, draw_augmentation
 from itta.hparams import hp
+from itta.models.trained import Trained
 from itta.nn.batch_norm import use_batch_statistics
 
 
@@ -78,7 +78,7 @@ class CoTTA(GradientAdapter):
             self.return_to_start(self.draw_returning())
         return target
 
-    def network(self) -> Algorithm:
+    def network(self) -> Trained:
         return with_tensors(self.model, self.extra)
 
     def freeze(self) -> nn.Module:

@@ -64,7 +64,7 @@ class EATA(GradientAdapter):
             if not getattr(self.hp, name) > 0:
                 raise InputError(f"{name} must be above 0, got {getattr(self.hp, name)}: no image would be kept.")
         check_at_least(0, self.hp, "fisher")
-        n_classes = self.model.task.n_classes
+        n_classes = self.model.n_classes
         self.e0, self.alike = self.hp.margin * math.log(n_classes), self.hp.redundancy / math.sqrt(n_classes)
         use_batch_statistics(self.model.backbone)
         moving = norm_affine(self.model)

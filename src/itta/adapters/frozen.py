@@ -6,22 +6,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itta.adapters.base import not_fixed
-from itta.algorithms.base import Algorithm
 from itta.errors import InputError
 from itta.functional.entropy import log_mean_probability
-from itta.models.trained import frozen_copy
+from itta.models.trained import Trained, frozen_copy
 from itta.nn.batch_norm import reads_the_batch
 
 
 class Frozen(nn.Module):
     """A copy of a model, with the blocks that an adapter added. The model must be a fixed function of one image."""
 
-    def __init__(self, name: str, model: Algorithm, theta: nn.ModuleDict | None = None) -> None:
+    def __init__(self, name: str, model: Trained, theta: nn.ModuleDict | None = None) -> None:
         super().__init__()
-        if model.needs.batch_prediction:
-            who = f"a model trained with {model.name!r}"
+        if model.batch_prediction:
             raise InputError(
-                f"{who} cannot be frozen: its prediction for an image depends on the rest of the batch. "
+                f"{model.origin} cannot be frozen: its prediction for an image depends on the rest of the batch. "
                 "Train with another algorithm."
             )
         if reads_the_batch(model.backbone):

@@ -1,16 +1,20 @@
 """The parts that adapters with gradient steps share: changing parameters, an optimiser, and a reset of both."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from itta.adapters.base import Adapter, check_at_least, not_fixed
+from itta.adapters.base import Adapter, check_at_least, moved, not_fixed
 from itta.adapters.frozen import Frozen
-from itta.algorithms.base import Algorithm
 from itta.hparams import hp
+from itta.models.trained import Trained
 from itta.nn.optimizer import load_optimizer_tensors, optimizer_tensors, with_prefix, without_prefix
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class GradientAdapter(Adapter):
     Hparams = Hparams
 
     @torch.inference_mode(False)
-    def __init__(self, trained: Algorithm, hp: Any) -> None:
+    def __init__(self, trained: Trained, hp: Any) -> None:
         super().__init__(trained, hp)
         check_at_least(1, hp, "steps")
         self.moving = self.scope()
@@ -65,7 +69,7 @@ class GradientAdapter(Adapter):
 
     @torch.inference_mode(False)  # a caller who only predicts may have switched gradients off
     @torch.enable_grad()
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.adapt(self.begin(x)).detach()
 
     @torch.inference_mode(False)
@@ -102,6 +106,18 @@ class GradientAdapter(Adapter):
         self.generator = torch.Generator().manual_seed(self.hp.seed)
         self.extra = self.fresh()
 
+    def _apply(self, fn: Any, recurse: bool = True) -> "Self":
+        places = {id(p): (m, key) for m in self.modules() for key, p in m.named_parameters(recurse=False)}
+        super()._apply(fn, recurse)  # on some devices parameters become new objects
+        now = {name: m.get_parameter(key) for name, p in self.moving.items() for m, key in [places[id(p)]]}
+        kept = [self.optimizer.state.pop(p, {}) for p in self.moving.values()]
+        self.optimizer.param_groups[0]["params"] = list(now.values())
+        for p, entry in zip(now.values(), kept):
+            if entry:
+                self.optimizer.state[p] = {k: v if k == "step" else moved(v, fn) for k, v in entry.items()}
+        self.moving = now
+        return self
+
     def forget(self) -> None:
         """Reset parameters and optimiser, and keep the random generator and ``extra``."""
         self.restore()
@@ -114,7 +130,7 @@ class GradientAdapter(Adapter):
             p.grad = None
         self.last_loss = 0.0
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor]:
         parts = {
             "moving.": {name: p.detach() for name, p in self.moving.items()},
             "optimizer.": optimizer_tensors(self.optimizer),
@@ -125,10 +141,14 @@ class GradientAdapter(Adapter):
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         for name, value in without_prefix("moving.", state).items():
             self.moving[name].copy_(value)
         load_optimizer_tensors(self.optimizer, without_prefix("optimizer.", state))
-        self.extra = {name: value.clone() for name, value in without_prefix("extra.", state).items()}
+        device = next(iter(self.moving.values())).device
+        self.extra = {
+            name: value.clone().to(self.extra[name].device if name in self.extra else device)
+            for name, value in without_prefix("extra.", state).items()
+        }
         self.generator.set_state(state["generator"])
         self.last_loss = 0.0

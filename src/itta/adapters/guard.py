@@ -6,7 +6,7 @@ by its reckoning. The trained model's answers take one plain pass more for every
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -18,9 +18,9 @@ from itta.adapters.base import Adapter, check_at_least, check_batch, finite_imag
 from itta.adapters.diagnosis import Diagnosis, Rules
 from itta.adapters.frozen import Frozen
 from itta.adapters.watches import WATCHES, Means, Trip, Watched, excess_cost, spread
-from itta.algorithms.base import Algorithm
 from itta.errors import InputError
 from itta.hparams import hp
+from itta.models.trained import Trained
 from itta.nn.optimizer import with_prefix, without_prefix
 
 LOG = 1000  # interventions kept in full; the counts go on
@@ -65,17 +65,18 @@ class Guard(Adapter):
     """
 
     name = "guard"
+    stays = ("snapshot",)  # as a state in a file
     paper = "none: our own watch over any adapter"
     Hparams = Hparams
 
-    def __init__(self, trained: Algorithm, inner: Adapter, hp: Any) -> None:
+    def __init__(self, trained: Trained, inner: Adapter, hp: Any) -> None:
         super().__init__(trained, hp)  # self.model: the trained model, which never moves
         check_at_least(1, hp, "trial", "memory", "snapshot_every")
         check_at_least(0, hp, "max_cost", "budget", "probation")
         self.inner = inner
         known = self.model.confusions
         self.temperature = 1.0 if known is None else float(known["temperature"])
-        self.stream = Diagnosis(self.model.task.n_classes, Rules(), None if known is None else known["mean"])
+        self.stream = Diagnosis(self.model.n_classes, Rules(), None if known is None else known["mean"])
         self.name, self.predicts = f"guarded {inner.name}", inner.predicts  # type: ignore[misc]
         self.needs = replace(inner.needs, batch=1)  # type: ignore[misc]
         self.begin()
@@ -98,7 +99,7 @@ class Guard(Adapter):
         self.log: deque[Intervention] = deque(maxlen=LOG)
 
     @torch.inference_mode(False)
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         check_batch(x)
         self.before, self.images = self.images, self.images + len(x)
         x = x.clone() if x.is_inference() else x
@@ -106,7 +107,7 @@ class Guard(Adapter):
         if finite.all():
             return only_finite(self.predict(x))
         self.note(Trip("non-finite image", float((~finite).sum()), 0.0), "left out")
-        logits = x.new_zeros(len(x), self.model.task.n_classes)
+        logits = x.new_zeros(len(x), self.model.n_classes)
         if finite.any():
             logits[finite] = only_finite(self.predict(x[finite]))
         return logits
@@ -180,7 +181,7 @@ class Guard(Adapter):
         self.counts[trip.watch] = self.counts.get(trip.watch, 0) + 1
         self.log.append(Intervention(self.before, *trip, action))
 
-    def network(self) -> Algorithm:
+    def network(self) -> Trained:
         return self.inner.network()
 
     def adapt_block(self, block: str, z: Tensor) -> Tensor:
@@ -193,7 +194,7 @@ class Guard(Adapter):
     def describe(self) -> dict[str, Any]:
         return {**self.inner.describe(), "guard": asdict(self.hp), "interventions": dict(self.counts)}
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor]:
         """The adapter's state, its snapshot, and the guard's own; counts and log stay behind."""
         numbers = [self.images, self.trips, self.snapshot_at, self.resume_at, self.trusted_at]
         return {
@@ -205,7 +206,7 @@ class Guard(Adapter):
             "debt, scale": torch.tensor([self.debt, self.scale], dtype=torch.double),
         }
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         self.inner.load_state_dict(without_prefix("inner.", state))
         self.snapshot = {k: v.clone() for k, v in without_prefix("snapshot.", state).items()}
         self.means = Means(self.hp.memory, without_prefix("means.", state))

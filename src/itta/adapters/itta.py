@@ -22,7 +22,7 @@ from itta.errors import InputError
 from itta.functional.entropy import entropy
 from itta.functional.self_supervision import rotate
 from itta.hparams import hp
-from itta.models.second_view import draw_target_view
+from itta.models.second_view import draw_target_view, f_w_input
 from itta.nn.affine_stack import AffineStack, channel_shape
 from itta.nn.backbone import After
 from itta.nn.style_mixing import MixDraw
@@ -86,7 +86,7 @@ class ITTA(GradientAdapter):
             return whole_backbone(self.model)
         if self.hp.scope == "head":
             return head(self.model)
-        shapes = backbone.block_shapes(self.model.task.image_size)
+        shapes = backbone.block_shapes(self.model.image_size)
         if self.hp.per == "channel":
             shapes = {block: channel_shape(shape) for block, shape in shapes.items()}
         stacks = {b: AffineStack(shapes[b], self.hp.depth, identity=True) for b in self.blocks}
@@ -97,13 +97,11 @@ class ITTA(GradientAdapter):
         """Refuse an objective that the model was not trained for, or that does not depend on the scope."""
         if self.hp.objective == "learned" and not hasattr(self.model, "f_w"):
             raise InputError(
-                f"a model trained with {self.model.name!r} has no learned loss f_w: train with --algorithm itta, "
+                f"{self.model.origin} has no learned loss f_w: train with --algorithm itta, "
                 "or adapt with the setting objective=plain."
             )
         if self.hp.objective == "rotation" and not hasattr(self.model, "rotation_logits"):
-            raise InputError(
-                f"a model trained with {self.model.name!r} has no rotation head: train with --algorithm ttt."
-            )
+            raise InputError(f"{self.model.origin} has no rotation head: train with --algorithm ttt.")
         if self.hp.scope == "head" and self.hp.objective != "entropy":
             raise InputError(
                 f"objective={self.hp.objective} does not depend on the head, so scope=head cannot lower it: "
@@ -112,7 +110,7 @@ class ITTA(GradientAdapter):
 
     def check(self, x: Tensor) -> None:
         sized = self.hp.per == "pixel" and self.hp.scope == "blocks"
-        check_images(x, self.model.task.image_size if sized else None)
+        check_images(x, self.model.image_size if sized else None)
 
     def adapt(self, x: Tensor) -> Tensor:
         z = self.learn(x)
@@ -167,8 +165,7 @@ class ITTA(GradientAdapter):
         z_aug = z_aug.detach() if self.hp.stop == "z'" else z_aug
         if self.hp.objective == "plain":
             return (z - z_aug).square().mean()
-        h = z - z_aug if self.model.hp.difference == "z-z'" else z_aug - z
-        return self.f_w(h).square().mean()
+        return self.f_w(f_w_input(self.model, z - z_aug)).square().mean()
 
     @torch.no_grad()
     def before(self, x: Tensor, draw: ViewDraw | None = None) -> tuple[Tensor, bool]:

@@ -9,6 +9,7 @@ as well as many. What was measured, how the constants were chosen, and what did 
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,11 +21,11 @@ from itta.adapters.base import Adapter, Needs, check_at_least, check_shares
 from itta.adapters.diagnosis import Diagnosis, Judged, Rules
 from itta.adapters.frozen import Combined, Frozen
 from itta.adapters.supports import Supports, has_prototypes
-from itta.algorithms.base import Algorithm
 from itta.errors import InputError
 from itta.functional.entropy import entropy, log_mean_probability
 from itta.functional.sharpening import sharpen
 from itta.hparams import hp
+from itta.models.trained import Trained
 from itta.nn.affine_stack import AffineStack, channel_shape
 from itta.nn.optimizer import with_prefix, without_prefix
 from itta.nn.style_mixing import style
@@ -83,7 +84,7 @@ class ITTAPlus(Adapter):
     # no referee: it knows less of the stream than itta+ does, and took back half of what was gained on sorted streams
     guard = {"probation": 0, "budget": 1e9, "min_balance": 0.0, "min_entropy_ratio": 0.0}
 
-    def __init__(self, trained: Algorithm, hp: Any) -> None:
+    def __init__(self, trained: Trained, hp: Any) -> None:
         super().__init__(trained, hp)
         check_at_least(1, hp, "memory", "window")
         check_at_least(0, hp, "prior", "pull", "low")
@@ -103,7 +104,7 @@ class ITTAPlus(Adapter):
         rules = Rules(
             hp.correction, hp.pull, hp.stays, hp.low, hp.high, hp.memory, max(hp.prior, 1.0), hp.ordered, hp.neighbours
         )
-        self.stream = Diagnosis(self.model.task.n_classes, rules, None if known is None else known["mean"])
+        self.stream = Diagnosis(self.model.n_classes, rules, None if known is None else known["mean"])
         self.supports = self.make_supports() if "prototypes" in hp.answers else None
         self.reset()
 
@@ -136,7 +137,7 @@ class ITTAPlus(Adapter):
         return None
 
     @torch.no_grad()
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         self.check(x)
         return self.judge(self.look(x))
 
@@ -212,13 +213,13 @@ class ITTAPlus(Adapter):
             "images": self.seen,
             "rho": self.stream.rho,
             "kappa": self.stream.kappa,
-            "prior": dict(zip(self.model.task.classes, self.prior.tolist())),
+            "prior": dict(zip(self.model.classes, self.prior.tolist())),
             "changed": dict(self.changed),  # step -> images whose class it changed
             "left out": dict(self.left_out),
             "history": [{"images": n, "rho": rho, "kappa": kappa} for n, rho, kappa in self.history],
         }
 
-    def network(self) -> Algorithm:
+    def network(self) -> Trained:
         raise InputError(
             "itta+ answers with the mean of several answers, not with one network: choose another adapter."
         )
@@ -235,7 +236,7 @@ class ITTAPlus(Adapter):
 
     def added_blocks(self) -> nn.ModuleDict:
         """f_Θ after each block as it is now."""
-        shapes = self.model.backbone.block_shapes(self.model.task.image_size)
+        shapes = self.model.backbone.block_shapes(self.model.image_size)
         stacks = {block: AffineStack(channel_shape(shapes[block]), depth=1) for block in self.source}
         for block, stack in stacks.items():
             for p, value in zip((stack.weight, stack.bias), self.theta(block)):
@@ -243,7 +244,7 @@ class ITTAPlus(Adapter):
         return nn.ModuleDict(stacks)
 
     def reset(self) -> None:
-        like, classes = next(self.model.parameters()), self.model.task.n_classes
+        like, classes = next(self.model.parameters()), self.model.n_classes
         self.seen, self.weight, self.sharpness = 0, 0.0, 1.0
         self.styles = {block: torch.zeros_like(s) for block, s in self.source.items()}
         self.scores, self.entropies = like.new_zeros(0, classes), like.new_zeros(0)
@@ -253,7 +254,7 @@ class ITTAPlus(Adapter):
         self.changed, self.prior = {}, torch.full((classes,), 1 / classes)
         self.history.clear()
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor]:
         """All that later answers rest on; what is kept for a look stays behind."""
         found = with_prefix("styles.", {k: v.clone() for k, v in self.styles.items()})
         found |= with_prefix("stream.", self.stream.state_dict())
@@ -262,7 +263,7 @@ class ITTAPlus(Adapter):
             found |= with_prefix("supports.", self.supports.state_dict())
         return {**found, "numbers": torch.tensor([self.seen, self.weight, self.sharpness], dtype=torch.double)}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         self.styles = {k: v.clone() for k, v in without_prefix("styles.", state).items()}
         self.stream.load_state_dict(without_prefix("stream.", state))
         self.scores, self.entropies = state["scores"].clone(), state["entropies"].clone()

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from itta.adapters.base import Adapter, check_at_least
-from itta.algorithms.base import Algorithm
 from itta.functional.affinity import agree, knn_affinity, linear_affinity, rbf_affinity
 from itta.hparams import hp
+from itta.models.trained import Trained
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class LAME(Adapter):
     Hparams = Hparams
     predicts = "after"
 
-    def __init__(self, trained: Algorithm, hp: Any) -> None:
+    def __init__(self, trained: Trained, hp: Any) -> None:
         super().__init__(trained, hp)
         check_at_least(1, hp, "neighbours", "iterations")
 
     @torch.no_grad()
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         self.check(x)
         z = self.model.features(x)
         return agree(self.model.classify(z).log_softmax(1), self.affinity(F.normalize(z)), self.hp.iterations)

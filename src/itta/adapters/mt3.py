@@ -16,10 +16,10 @@ from itta.adapters import gradient
 from itta.adapters.base import Needs, check_at_least
 from itta.adapters.gradient import GradientAdapter
 from itta.algorithms import mt3
-from itta.algorithms.base import Algorithm
 from itta.errors import InputError
 from itta.functional.self_supervision import byol, draw_views, make_views
 from itta.hparams import hp
+from itta.models.trained import Trained
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class MT3(GradientAdapter):
 
     model: mt3.MT3
 
-    def __init__(self, trained: Algorithm, hp: Any) -> None:
+    def __init__(self, trained: Trained, hp: Any) -> None:
         if not isinstance(trained, mt3.MT3):
             raise InputError(
-                f"mt3 needs a model with projector and predictor, and one trained with {trained.name!r} has none: "
+                f"mt3 needs a model with projector and predictor, and {trained.origin} has none: "
                 "train with --algorithm mt3."
             )
         super().__init__(trained, replace(hp, lr=hp.lr or trained.hp.mt3_inner_lr))

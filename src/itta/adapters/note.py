@@ -16,10 +16,10 @@ from itta.adapters import gradient
 from itta.adapters.base import Needs, check_at_least, check_images, check_shares, with_tensors
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import norm_affine
-from itta.algorithms.base import Algorithm
 from itta.errors import InputError
 from itta.functional.entropy import entropy
 from itta.hparams import hp
+from itta.models.trained import Trained
 from itta.nn.batch_norm import batch_norms
 from itta.nn.optimizer import with_prefix, without_prefix
 from itta.nn.robust_norm import learning_statistics, statistics
@@ -59,17 +59,17 @@ class NOTE(GradientAdapter):
         return norm_affine(self.model)
 
     def fresh(self) -> dict[str, Tensor]:
-        like, size = next(self.model.parameters()), self.model.task.image_size
+        like, size = next(self.model.parameters()), self.model.image_size
         running = {name: value.clone() for name, value in statistics(self.model.backbone, "backbone").items()}
         return {
             **with_prefix("running.", running),
             "images": like.new_zeros(self.hp.memory, 3, size, size),
             "labels": torch.full((self.hp.memory,), -1),  # -1: a free place
-            "predicted": torch.zeros(self.model.task.n_classes, dtype=torch.long),  # predictions of each class
+            "predicted": torch.zeros(self.model.n_classes, dtype=torch.long),  # predictions of each class
         }
 
     def check(self, x: Tensor) -> None:
-        check_images(x, self.model.task.image_size)
+        check_images(x, self.model.image_size)
 
     def adapt(self, x: Tensor) -> Tensor:
         seen, every = int(self.extra["predicted"].sum()), self.hp.every
@@ -89,7 +89,7 @@ class NOTE(GradientAdapter):
     def run(self, x: Tensor) -> Tensor:
         return functional_call(self.model, without_prefix("running.", self.extra), (x,))
 
-    def network(self) -> Algorithm:
+    def network(self) -> Trained:
         return with_tensors(self.model, without_prefix("running.", self.extra))
 
     def remember(self, image: Tensor, label: int, keep: float, which: float) -> None:

@@ -65,7 +65,7 @@ class ROID(GradientAdapter):
         return norm_affine(self.model)
 
     def fresh(self) -> dict[str, Tensor]:
-        like, classes = next(self.model.parameters()), self.model.task.n_classes
+        like, classes = next(self.model.parameters()), self.model.n_classes
         return {"mean": torch.full((classes,), 1 / classes).to(like)}
 
     def adapt(self, x: Tensor) -> Tensor:

@@ -18,11 +18,11 @@ from itta.adapters import gradient
 from itta.adapters.base import Needs, check_at_least, check_images, check_shares, with_tensors
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import norm_affine
-from itta.algorithms.base import Algorithm
 from itta.errors import InputError
 from itta.functional.augment import augment, draw_augmentation
 from itta.functional.entropy import entropy
 from itta.hparams import hp
+from itta.models.trained import Trained
 from itta.nn.optimizer import with_prefix, without_prefix
 from itta.nn.robust_norm import learning_statistics, statistics, use_robust_norm
 
@@ -70,7 +70,7 @@ class RoTTA(GradientAdapter):
         return affine
 
     def fresh(self) -> dict[str, Tensor]:
-        like, size, places = next(self.model.parameters()), self.model.task.image_size, self.hp.memory
+        like, size, places = next(self.model.parameters()), self.model.image_size, self.hp.memory
         running = statistics(self.model.backbone, "backbone")
         networks = {**with_prefix("student.", running), **with_prefix("teacher.", {**self.start, **running})}
         return {
@@ -83,7 +83,7 @@ class RoTTA(GradientAdapter):
         }
 
     def check(self, x: Tensor) -> None:
-        check_images(x, self.model.task.image_size)
+        check_images(x, self.model.image_size)
 
     def adapt(self, x: Tensor) -> Tensor:
         seen, every = int(self.extra["seen"]), self.hp.every
@@ -103,12 +103,12 @@ class RoTTA(GradientAdapter):
     def run(self, network: str, x: Tensor) -> Tensor:
         return functional_call(self.model, without_prefix(network, self.extra), (x,))
 
-    def network(self) -> Algorithm:
+    def network(self) -> Trained:
         return with_tensors(self.model, without_prefix("teacher.", self.extra))
 
     def remember(self, image: Tensor, label: int, uncertainty: float) -> None:
         """Offer an image to the memory, then raise the age of all images in it."""
-        extra, classes = self.extra, self.model.task.n_classes
+        extra, classes = self.extra, self.model.n_classes
         scores = self.score(extra["age"], extra["entropy"])
         score = self.score(torch.zeros(()), torch.tensor(uncertainty, dtype=torch.double))
         place = balanced_place(extra["labels"], scores, label, float(score), classes)
@@ -122,7 +122,7 @@ class RoTTA(GradientAdapter):
 
     def score(self, age: Tensor, uncertainty: Tensor) -> Tensor:
         """Return λ_t·σ(age/N) + λ_u·H/ln K. The memory drops images with a high score first."""
-        highest = math.log(max(self.model.task.n_classes, 2))
+        highest = math.log(max(self.model.n_classes, 2))
         return self.hp.lambda_t * (age.double() / self.hp.memory).sigmoid() + self.hp.lambda_u * uncertainty / highest
 
     def learn(self) -> None:

@@ -59,7 +59,7 @@ class SAR(GradientAdapter):
         if not self.hp.margin > 0:
             raise InputError(f"margin must be above 0, got {self.hp.margin}: no image would be kept.")
         check_at_least(0, self.hp, "rho", "recover")
-        log_k = math.log(self.model.task.n_classes)
+        log_k = math.log(self.model.n_classes)
         self.e0, self.collapsed = self.hp.margin * log_k, self.hp.recover * log_k
         use_batch_statistics(self.model.backbone)
         last = {id(p) for p in self.model.backbone.last_block.parameters()}

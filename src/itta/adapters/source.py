@@ -15,7 +15,7 @@ class Source(Adapter):
     predicts = "before"
 
     @torch.no_grad()
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         check_images(x)
         return self.model.predict(x)
 

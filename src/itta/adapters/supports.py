@@ -1,5 +1,7 @@
 """Class prototypes of T3A: built from the rows of a linear head, and from features with confident predictions."""
 
+from collections.abc import Callable, Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -38,6 +40,10 @@ class Supports:
         left, entered = ~stays[:, :slots], stays[:, slots:].nonzero()[:, 1]  # in each class as many leave as enter
         self.kept[left], self.entropy[left] = z[entered], h[entered]
 
+    def move(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Move the features to the device of the head; the head moves with its model."""
+        self.kept, self.entropy = fn(self.kept), fn(self.entropy)
+
     def prototypes(self) -> Tensor:
         """Return c_k, [classes, d]."""
         return F.normalize(self.kept.sum(1))
@@ -45,7 +51,7 @@ class Supports:
     def state_dict(self) -> dict[str, Tensor]:
         return {"kept": self.kept.clone(), "entropy": self.entropy.clone()}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         self.kept.copy_(state["kept"])
         self.entropy.copy_(state["entropy"])
 

@@ -5,6 +5,7 @@ If all supports are kept (-1), the release drops one of each class by a wrong sl
 sum matters, so only the sum is stored, and memory does not grow with the stream.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,9 @@ from torch import Tensor, nn
 from itta.adapters.base import Adapter, Needs
 from itta.adapters.frozen import Frozen
 from itta.adapters.supports import Supports, has_prototypes
-from itta.algorithms.base import Algorithm
 from itta.errors import InputError
 from itta.hparams import hp
+from itta.models.trained import Trained
 
 
 @dataclass(frozen=True)
@@ -40,20 +41,20 @@ class T3A(Adapter):
     candidates = tuple({"supports": m} for m in (5, 20, 50, 100, -1))
     predicts = "after"
 
-    def __init__(self, trained: Algorithm, hp: Any) -> None:
+    def __init__(self, trained: Trained, hp: Any) -> None:
         super().__init__(trained, hp)
         if hp.supports < 1 and hp.supports != -1:
             raise InputError(f"supports must be at least 1, or -1 for all, got {hp.supports}.")
         head = self.model.head
         if not isinstance(head, nn.Linear) or not has_prototypes(head, self.model.backbone.dim):
             raise InputError(
-                f"t3a needs the rows of a linear head on the features, and this model, trained with "
-                f"{self.model.name!r}, has no such head: choose another adapter."
+                f"t3a needs the rows of a linear head on the features, and {self.model.origin} has no such head: "
+                "choose another adapter."
             )
         self.supports = Supports(head, hp.supports)
 
     @torch.no_grad()
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         self.check(x)
         z = self.model.features(x)
         self.supports.add(z, self.model.classify(z))
@@ -69,11 +70,11 @@ class T3A(Adapter):
     def reset(self) -> None:
         self.supports.reset()
 
-    def network(self) -> Algorithm:
+    def network(self) -> Trained:
         raise InputError("t3a changes only the classifier, not the network: choose another adapter.")
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor]:
         return self.supports.state_dict()
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         self.supports.load_state_dict(state)

@@ -56,7 +56,7 @@ class TTT(GradientAdapter):
     def scope(self) -> dict[str, nn.Parameter]:
         if not isinstance(self.model, ttt.TTT):
             raise InputError(
-                f"ttt needs a model with a rotation branch, and one trained with {self.model.name!r} has none: "
+                f"ttt needs a model with a rotation branch, and {self.model.origin} has none: "
                 "train with --algorithm ttt."
             )
         check_at_least(1, self.hp, "views")

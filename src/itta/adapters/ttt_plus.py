@@ -58,7 +58,7 @@ class TTTPlus(GradientAdapter):
     def scope(self) -> dict[str, nn.Parameter]:
         if not isinstance(self.model, ttt_plus.TTTPlus):
             raise InputError(
-                f"ttt++ needs a model with a contrastive head, and one trained with {self.model.name!r} has none: "
+                f"ttt++ needs a model with a contrastive head, and {self.model.origin} has none: "
                 "train with --algorithm ttt++."
             )
         check_at_least(0, self.hp, "queue")

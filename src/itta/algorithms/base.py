@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from itta.errors import InputError
 from itta.hparams import choice, hp, power
+from itta.models.trained import SecondViews, Trained
 from itta.nn.backbone import After, Backbone, keep
-from itta.nn.style_bank import StyleBank
 
 Batch = tuple[Tensor, Tensor]  # images [B, 3, H, W] in [0, 1], labels [B]
 Logs = dict[str, float]
@@ -65,7 +65,7 @@ class Hparams:
     )
 
 
-class Algorithm(nn.Module):
+class Algorithm(Trained):
     """A method that learns from labelled batches, one per source domain.
 
     Most methods define `objective` only. A method defines `update` if its step is not "loss, backward, Adam". All
@@ -79,16 +79,15 @@ class Algorithm(nn.Module):
     needs: ClassVar[Needs] = Needs()
 
     def __init__(self, task: Task, hp: Any) -> None:
-        super().__init__()
+        super().__init__(task.classes, task.image_size)
         self.task, self.hp = task, hp
+        self.batch_prediction = self.needs.batch_prediction
+        named = {"kind": "view", "alpha": "mix_alpha", "sigma": "sfa_sigma"}
+        self.second_views = SecondViews(**{k: getattr(hp, name) for k, name in named.items() if hasattr(hp, name)})
         self.check_needs()
         self.backbone = task.make_backbone()
         self.head = task.make_head(self.backbone.dim, task.n_classes)
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
-        self.style_bank: StyleBank | None = None
-        self.fisher: dict[str, Tensor] | None = None  # by parameter, of normalisation layers
-        self.differences: dict[str, Tensor] | None = None  # "low" and "high" of the inputs of f_w, [dim] each
-        self.confusions: dict[str, Tensor] | None = None  # "mean" answers [C, C], "temperature", "prior"
         self.add_optimizer("main", self.parameters(), hp.lr, hp.weight_decay)
 
     def add_optimizer(
@@ -102,27 +101,12 @@ class Algorithm(nn.Module):
         """Make an Adam under a name, or replace the one of that name."""
         self.optimizers[name] = torch.optim.Adam(parameters, lr, betas, weight_decay=weight_decay, fused=True)
 
-    def inputs(self, x: Tensor) -> Tensor:
-        """Turn images into the backbone's input. A method that adds a channel overrides this."""
-        return x
-
     def features(self, x: Tensor, after: After = keep) -> Tensor:
         """Return f_θ(x), in training with dropout on the feature vector."""
         return self.dropout(self.backbone(self.inputs(x), after))
 
     def dropout(self, z: Tensor) -> Tensor:
         return dropout(z, self.hp.resnet_dropout if self.training else 0.0)
-
-    def classify(self, z: Tensor) -> Tensor:
-        """Turn features into logits, as in prediction."""
-        return self.head(z)
-
-    def predict(self, x: Tensor) -> Tensor:
-        """Turn images into logits [B, classes]."""
-        return self.classify(self.features(x))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.predict(x)
 
     def objective(self, batches: Sequence[Batch]) -> tuple[Tensor, Logs]:
         """Return the loss of one step and the values to log."""

@@ -10,7 +10,7 @@ from itta.hparams import check_names, parse_settings
 
 if TYPE_CHECKING:
     from itta.adapters import Adapter
-    from itta.algorithms import Algorithm
+    from itta.models.trained import Trained
 
 NOT_ADAPTED = (
     "itta: itta tune found no adapter that helps {} and chose not to adapt it; the model answers as trained. To adapt "
@@ -31,7 +31,7 @@ class AdapterFlags:
     guard: bool = False
     """Watch the adapter and undo its changes when they do harm. itta+ is always watched."""
 
-    def make(self, trained: "Algorithm", model: Path) -> "Adapter":
+    def make(self, trained: "Trained", model: Path) -> "Adapter":
         """Make the adapter for a trained model from a directory."""
         from itta.adapters import adapt, find_adapter
         from itta.adapters.itta import PRESETS

@@ -32,7 +32,7 @@ def annotate(owner: Any, defaults: dict[str, Any]) -> None:
             annotate(plain, {f.name: f.default for f in fields(plain) if f.default is not MISSING})
         elif name in defaults:
             words = default_in_words(defaults[name])
-            name_of_value = value_name(plain)
+            name_of_value = "" if has_own_name(hint) else value_name(plain)
             known = {} if words is None else {"help_behavior_hint": words}
             if name_of_value:
                 known["metavar"] = name_of_value
@@ -41,6 +41,13 @@ def annotate(owner: Any, defaults: dict[str, Any]) -> None:
                 if defaults[name] is False:  # no --no-json beside --json
                     flag = only_on[flag]
                 owner.__annotations__[name] = flag
+
+
+def has_own_name(hint: Any) -> bool:
+    """Tell whether a verb itself names the value of a parameter."""
+    return (
+        any(getattr(mark, "metavar", None) for mark in get_args(hint)[1:]) if get_origin(hint) is Annotated else False
+    )
 
 
 def default_in_words(default: Any) -> str | None:

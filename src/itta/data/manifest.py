@@ -5,6 +5,7 @@ per line (.jsonl). Paths are relative to the manifest. A target without labels n
 """
 
 import csv
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,22 +53,21 @@ def read_manifest(path: str | Path) -> list[Entry]:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file, strict=True)
-        names = reader.fieldnames or []
-        missing = [name for name in ("domain", "file") if name not in names]
-        if missing:
+    reader = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
+    names = reader.fieldnames or []
+    missing = [name for name in ("domain", "file") if name not in names]
+    if missing:
+        raise InputError(
+            f"{path}, line 1: expected a column {missing[0]!r}, got {', '.join(names) or 'none'}: "
+            f"begin the file with the line {','.join(FIELDS)}."
+        )
+    for row in reader:
+        if None in row or None in row.values():
             raise InputError(
-                f"{path}, line 1: expected a column {missing[0]!r}, got {', '.join(names) or 'none'}: "
-                f"begin the file with the line {','.join(FIELDS)}."
+                f"{path}, line {reader.line_num}: expected {len(names)} cells as in the first line: "
+                "put text with a comma in quotes."
             )
-        for row in reader:
-            if None in row or None in row.values():
-                raise InputError(
-                    f"{path}, line {reader.line_num}: expected {len(names)} cells as in the first line: "
-                    "put text with a comma in quotes."
-                )
-            yield reader.line_num, row
+        yield reader.line_num, row
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:

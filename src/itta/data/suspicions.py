@@ -1,5 +1,6 @@
 """Suspicions about data that stop nothing: one domain only, and one image in two classes."""
 
+import filecmp
 import hashlib
 import os
 import warnings
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from itta.errors import InputWarning
 
-COMPARED = 2**16  # bytes at the beginning of a file; two images that agree so far are the same
+COMPARED = 2**16  # bytes at the beginning of a file; files that agree so far are compared to their end
 MOST_COMPARED = 2_000  # files whose beginning is read
 Files = Mapping[str, Mapping[str, Sequence[Path]]]  # domain -> class -> files
 
@@ -39,7 +40,7 @@ def suspicions(root: Path, files: Files) -> list[str]:
 def in_two_classes(files: Files) -> Iterator[tuple[Path, Path]]:
     """Yield pairs of files with the same content in two classes.
 
-    Only files of the same size are read, and only their beginning.
+    Only files of the same size are read: their beginning, and the rest where the beginnings agree.
     """
     by_size: dict[int, list[tuple[str, Path]]] = defaultdict(list)
     for by_class in files.values():
@@ -54,7 +55,7 @@ def in_two_classes(files: Files) -> Iterator[tuple[Path, Path]]:
         seen: dict[bytes, tuple[str, Path]] = {}
         for label, path in same_size:
             other = seen.setdefault(beginning(path), (label, path))
-            if other[0] != label:
+            if other[0] != label and filecmp.cmp(other[1], path, shallow=False):
                 yield other[1], path
 
 

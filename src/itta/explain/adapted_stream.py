@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 from itta.adapters import Adapter
-from itta.algorithms import Algorithm
 from itta.data.target import Target
 from itta.metrics.outcome import Outcome
+from itta.models.trained import Trained
 
 
 @dataclass(frozen=True)
 class AdaptedStream:
-    model: Algorithm  # as trained
+    model: Trained  # as trained
     target: Target
     adapter: Adapter  # after its pass over the target
     before: Outcome  # of the model as trained
@@ -19,4 +19,4 @@ class AdaptedStream:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return tuple(self.model.task.classes)
+        return tuple(self.model.classes)

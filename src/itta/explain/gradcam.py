@@ -11,7 +11,6 @@ from torch import Tensor
 
 from itta.adapters import Adapter, Guard, adapt
 from itta.adapters.unlabelled_pass import observe_all
-from itta.algorithms import Algorithm
 from itta.data.loaders import stream
 from itta.data.target import Target
 from itta.errors import InputError, unknown
@@ -20,6 +19,7 @@ from itta.explain.image_maps import ImageMaps, Key, MapCollector, choose_varied
 from itta.explain.losses import MapRequest, NetworkState, batch_maps, choose_losses, draw_random_views
 from itta.explain.map_similarity import map_pairs, mean_similarity, pair_similarity
 from itta.functional.heat_maps import Sign, enlarge, heat
+from itta.models.trained import Trained
 from itta.nn.tap import find_block
 from itta.progress import ReportProgress, silent
 from itta.seeds import derive_seed
@@ -47,7 +47,7 @@ class CamSettings:
 
 def draw_maps(
     out: Path,
-    model: Algorithm,
+    model: Trained,
     target: Target,
     settings: CamSettings,
     adapter: Adapter | None = None,
@@ -60,7 +60,7 @@ def draw_maps(
 
 
 def explain_target(
-    model: Algorithm,
+    model: Trained,
     target: Target,
     settings: CamSettings,
     adapter: Adapter | None = None,
@@ -73,13 +73,13 @@ def explain_target(
     model = adapt(model, "source").model  # a frozen copy
     losses = choose_losses(model, settings.losses)
     every = ("main", *(name for name in losses if name != "main"))  # the others are compared with the main loss
-    block = find_block(model.backbone, model.task.image_size, settings.block)
+    block = find_block(model.backbone, model.image_size, settings.block)
     networks: Networks = {"": NetworkState(model)}
     if adapter is not None:
         networks[f"after {adapter.name}"] = adapted_state(adapter, target, settings, report)
     order = np.random.RandomState(derive_seed(settings.seed, "stream")).permutation(target.indices)[: settings.measure]
     generator = torch.Generator().manual_seed(derive_seed(settings.seed, "cam"))
-    collector = MapCollector(model.task.classes, choose_varied(order, target.images.labels, settings.images))
+    collector = MapCollector(model.classes, choose_varied(order, target.images.labels, settings.images))
     similar: dict[str, list[np.ndarray]] = {}
     done = 0
     for rows, x, y in stream(target.images, order, settings.batch_size, None, least=2):
@@ -96,7 +96,7 @@ def explain_target(
         "images": len(order),
         "labels": "true" if target.labelled else "predicted",
         "block": block,
-        "map": list(model.backbone.block_shapes(model.task.image_size)[block][1:]),
+        "map": list(model.backbone.block_shapes(model.image_size)[block][1:]),
         "adapter": adapter and {"name": adapter.name, "settings": adapter.describe()},
         "losses": list(losses),
         **{name: getattr(settings, name) for name in ("sign", "hot", "batch_size", "seed")},
@@ -112,7 +112,7 @@ def map_images(
     model, chosen = networks[""].model, np.asarray(rows)
     losses = choose_losses(model, settings.losses)
     generator = torch.Generator().manual_seed(derive_seed(settings.seed, "cam"))
-    collector = MapCollector(model.task.classes, chosen.tolist())
+    collector = MapCollector(model.classes, chosen.tolist())
     for _, x, y in stream(target.images, chosen, len(chosen)):
         wanted = MapRequest(losses, block, draw_random_views(model, losses, len(x), generator))
         maps, y_hat = all_maps(networks, x, y, wanted)

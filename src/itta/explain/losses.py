@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from itta.algorithms import Algorithm
 from itta.errors import InputError, unknown
 from itta.functional.entropy import entropy
 from itta.functional.self_supervision import rotate
-from itta.models.second_view import draw_target_view
+from itta.models.second_view import draw_target_view, f_w_input
+from itta.models.trained import Trained
 from itta.nn.backbone import After, keep
 from itta.nn.style_mixing import MixDraw
 from itta.nn.tap import BlockTap, second_view
@@ -35,7 +35,7 @@ class RandomViews:
 class NetworkState:
     """A network, and the change that an adapter makes after its blocks."""
 
-    model: Algorithm
+    model: Trained
     after: After = keep
 
 
@@ -48,19 +48,19 @@ class MapRequest:
     views: RandomViews = RandomViews()
 
 
-def losses_of(model: Algorithm) -> tuple[str, ...]:
+def losses_of(model: Trained) -> tuple[str, ...]:
     """The losses that a model has."""
     lacks = {"learned": not hasattr(model, "f_w"), "rotation": not hasattr(model, "rotation_logits")}
     return tuple(name for name in LOSSES if not lacks.get(name, False))
 
 
-def choose_losses(model: Algorithm, names: Sequence[str]) -> tuple[str, ...]:
+def choose_losses(model: Trained, names: Sequence[str]) -> tuple[str, ...]:
     """The named losses, or by default all that the model has; refuse a loss that it does not have."""
     known = losses_of(model)
     for name in names:
         if name.startswith(CLASS):
-            if name.removeprefix(CLASS) not in model.task.classes:
-                raise unknown("class", name.removeprefix(CLASS), model.task.classes)
+            if name.removeprefix(CLASS) not in model.classes:
+                raise unknown("class", name.removeprefix(CLASS), model.classes)
         elif name in LOSSES and name not in known:
             part, cure = {"learned": ("learned loss f_w", "itta"), "rotation": ("rotation head", "ttt")}[name]
             raise InputError(f"a model trained with {model.name!r} has no {part}: train with --algorithm {cure}.")
@@ -69,7 +69,7 @@ def choose_losses(model: Algorithm, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names)) or known
 
 
-def draw_random_views(model: Algorithm, losses: Sequence[str], n: int, generator: torch.Generator) -> RandomViews:
+def draw_random_views(model: Trained, losses: Sequence[str], n: int, generator: torch.Generator) -> RandomViews:
     """Draw the second view and the turns of n images, if a loss needs them.
 
     The view is drawn as the adapter draws it, with one difference: every image gets a new style. Its partner is another
@@ -110,7 +110,7 @@ def batch_maps(network: NetworkState, x: Tensor, y: Tensor, wanted: MapRequest) 
     return {name: maps[name] for name in losses}, logits.detach()
 
 
-def prediction_loss(model: Algorithm, name: str, logits: Tensor, y: Tensor) -> Tensor | None:
+def prediction_loss(model: Trained, name: str, logits: Tensor, y: Tensor) -> Tensor | None:
     """A loss [B] of the prediction; None if the name is another kind of loss.
 
     The loss of a class is minus its logit: evidence for the class lowers it.
@@ -120,15 +120,15 @@ def prediction_loss(model: Algorithm, name: str, logits: Tensor, y: Tensor) -> T
     if name == "entropy":
         return entropy(logits)
     if name.startswith(CLASS):
-        return -logits[:, model.task.classes.index(name.removeprefix(CLASS))]
+        return -logits[:, model.classes.index(name.removeprefix(CLASS))]
     return None
 
 
-def consistency_loss(model: Algorithm, name: str, h: Tensor) -> Tensor:
+def consistency_loss(model: Trained, name: str, h: Tensor) -> Tensor:
     """Eq. 1 of ITTA for each image, [B], with or without f_w; h = z − z'."""
     if name == "learned":
         f_w: Any = model.f_w
-        h = f_w(h if model.hp.difference == "z-z'" else -h)
+        h = f_w(f_w_input(model, h))
     return h.square().mean(1)
 
 

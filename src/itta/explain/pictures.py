@@ -97,7 +97,7 @@ def grid_of_maps(stream: AdaptedStream) -> tuple[str, str]:
     source = adapt(stream.model, "source").model  # a frozen copy
     networks: Networks = {"": NetworkState(source), **adapted_network(stream.adapter)}
     try:
-        block = find_block(source.backbone, source.task.image_size, fine_block(source.backbone, source.task.image_size))
+        block = find_block(source.backbone, source.image_size, fine_block(source.backbone, source.image_size))
         shown = map_images(networks, target, after.indices[places], block, CamSettings())
     except (InputError, RuntimeError) as error:
         return "", f"No maps were made: {error}"

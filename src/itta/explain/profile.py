@@ -24,7 +24,7 @@ from itta.errors import InputError
 from itta.explain.resource_counters import count_flops, peak_memory
 from itta.hparams import default
 from itta.models.source_statistics import fisher_information
-from itta.models.trained import frozen_copy
+from itta.models.trained import Trained, frozen_copy
 from itta.nn import Backbone, make_backbone
 from itta.nn.batch_norm import has_batch_norm
 from itta.nn.style_bank import collect_styles
@@ -100,7 +100,7 @@ class Network:
         return model
 
 
-def default_modes(model: Algorithm) -> list[Mode]:
+def default_modes(model: Trained) -> list[Mode]:
     """The plain model and ITTA in three forms; without the learned loss if the model has none."""
     last = model.backbone.block_names[-1]
     loss = {} if hasattr(model, "f_w") else {"objective": "plain"}
@@ -119,7 +119,7 @@ def modes_of(adapters: Sequence[str]) -> list[Mode]:
 
 
 def profile_model(
-    model: Algorithm | Network,
+    model: Trained | Network,
     adapters: Sequence[str] = (),
     batches: Sequence[int] = (1, 8, 32),
     repeats: int = 10,
@@ -139,13 +139,13 @@ def profile_model(
     return found
 
 
-def model_for(model: Algorithm | Network, algorithm: str) -> Algorithm:
+def model_for(model: Trained | Network, algorithm: str) -> Trained:
     return model.untrained(algorithm) if isinstance(model, Network) else model
 
 
-def measure_usage(trained: Algorithm, mode: Mode, batch: int, repeats: int) -> Usage:
+def measure_usage(trained: Trained, mode: Mode, batch: int, repeats: int) -> Usage:
     torch.manual_seed(0)
-    size, like = trained.task.image_size, next(trained.parameters())
+    size, like = trained.image_size, next(trained.parameters())
     x = torch.rand(batch, 3, size, size).to(like)
     make = partial(adapt, trained, mode.adapter, guard=False, **mode.settings)
     adapter = make()
@@ -233,7 +233,7 @@ def seeds_of_round(adapter: Adapter, n: int) -> Seeds:
     return list(blocks.values())
 
 
-def frozen_prediction(adapter: Adapter, trained: Algorithm) -> nn.Module:
+def frozen_prediction(adapter: Adapter, trained: Trained) -> nn.Module:
     """Images to logits without adaptation, by the network with the adapter's additions, or else by the plain model."""
     try:
         return adapter.frozen()

@@ -5,15 +5,14 @@ Each function takes a model and batches of images of each source domain, and cha
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from itta.functional.priors import calibrated_temperature, mean_answers
-from itta.models.second_view import draw_target_view
-from itta.models.trained import frozen_copy
+from itta.models.second_view import draw_target_view, f_w_input
+from itta.models.trained import Trained, frozen_copy
 from itta.nn.backbone import evaluating
 from itta.nn.batch_norm import has_batch_norm, norm_parameters, use_batch_statistics
 from itta.nn.style_bank import StyleBank, collect_styles
@@ -22,13 +21,13 @@ from itta.nn.views import mixing_points, two_views
 Batches = Mapping[str, Iterable[Tensor]]  # source domain -> batches of images in [0, 1]
 
 
-def source_styles(model: Any, images: Batches) -> StyleBank:
+def source_styles(model: Trained, images: Batches) -> StyleBank:
     """Collect the style bank: the styles of the images of each source domain."""
     inputs = {domain: map(model.inputs, batches) for domain, batches in images.items()}
     return collect_styles(model.backbone, inputs, mixing_points(model.backbone))
 
 
-def fisher_of_norms(model: Any, images: Batches) -> dict[str, Tensor] | None:
+def fisher_of_norms(model: Trained, images: Batches) -> dict[str, Tensor] | None:
     """Compute the Fisher information of a backbone with batch normalisation; None for any other."""
     if not has_batch_norm(model.backbone):
         return None
@@ -36,7 +35,7 @@ def fisher_of_norms(model: Any, images: Batches) -> dict[str, Tensor] | None:
     return fisher_information(model, (x for x in batches if len(x) > 1)) or None  # one image has no statistics
 
 
-def fisher_information(trained: Any, batches: Iterable[Tensor]) -> dict[str, Tensor]:
+def fisher_information(trained: Trained, batches: Iterable[Tensor]) -> dict[str, Tensor]:
     """F: the mean over source batches of the squared gradient of the cross-entropy to the model's own predictions.
 
     Batch normalisation reads the statistics of the batch, as it will at test time; a smaller batch counts less.
@@ -57,7 +56,7 @@ def fisher_information(trained: Any, batches: Iterable[Tensor]) -> dict[str, Ten
 
 
 @torch.no_grad()
-def difference_range(model: Any, images: Batches, seed: int) -> dict[str, Tensor] | None:
+def difference_range(model: Trained, images: Batches, seed: int) -> dict[str, Tensor] | None:
     """Measure, in every dimension, the range of the inputs of f_w, styles mixed across domains; None without f_w."""
     if not hasattr(model, "f_w"):
         return None
@@ -68,13 +67,13 @@ def difference_range(model: Any, images: Batches, seed: int) -> dict[str, Tensor
             x = model.inputs(torch.cat(parts))
             drawn = draw_target_view(model, len(x), 0, generator)
             z, z_aug = two_views(partial(model.backbone, x), drawn)
-            differences.append(z - z_aug if model.hp.difference == "z-z'" else z_aug - z)
+            differences.append(f_w_input(model, z - z_aug))
     h = torch.cat(differences)
     return {"low": h.amin(0), "high": h.amax(0)}
 
 
 @torch.no_grad()
-def collect_confusions(model: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+def collect_confusions(model: Trained, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     """Compute the calibrated temperature on labelled batches, and the mean answer to each class at that temperature."""
     with evaluating(model):
         found = [(model.predict(x).float().cpu(), y) for x, y in batches]

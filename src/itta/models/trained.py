@@ -1,7 +1,8 @@
 """The trained model as adapters see it, whoever trained it."""
 
 import copy
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -10,28 +11,62 @@ from itta.nn.backbone import After, Backbone, keep
 from itta.nn.style_bank import StyleBank
 
 
-class Trained(Protocol):
-    """A network with named blocks and a head, and the statistics of its source data; each statistic is optional."""
+@dataclass(frozen=True)
+class SecondViews:
+    """How the training drew the second view of an image; a model that never had one gets MixStyle's default."""
 
+    kind: Literal["mixstyle", "noise"] = "mixstyle"
+    alpha: float = 0.1  # of MixStyle
+    sigma: float = 1.0  # of the noise
+
+
+class Trained(nn.Module):
+    """A network with named blocks and a head, and the statistics of its source data; each statistic is optional.
+
+    Adapters rely on this class and on nothing else. An `Algorithm` is one, and `itta.wrap` makes one of any network.
+    """
+
+    name: ClassVar[str]  # the training method, or "wrapped"
     backbone: Backbone
-    hp: Any
-    style_bank: StyleBank | None
-    fisher: dict[str, Tensor] | None  # by parameter, of normalisation layers
-    differences: dict[str, Tensor] | None  # "low" and "high" of the inputs of f_w, [dim] each
+    head: nn.Module  # features [B, dim] to logits
+    second_views = SecondViews()
+    batch_prediction = False  # whether a prediction depends on the other images of its batch
 
-    confusions: dict[str, Tensor] | None  # "mean" answers [C, C], "temperature", class "prior"
+    def __init__(self, classes: tuple[str, ...], image_size: int) -> None:
+        super().__init__()
+        self.classes, self.image_size = classes, image_size  # names in the order of the logits; pixels on each side
+        self.style_bank: StyleBank | None = None
+        self.fisher: dict[str, Tensor] | None = None  # by parameter, of normalisation layers
+        self.differences: dict[str, Tensor] | None = None  # "low" and "high" of the inputs of f_w, [dim] each
+        self.confusions: dict[str, Tensor] | None = None  # "mean" answers [C, C], "temperature", class "prior"
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def origin(self) -> str:
+        """Where the model comes from, for messages."""
+        return f"a model trained with {self.name!r}"
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Turn images into the input of the backbone."""
+        """Turn images into the backbone's input. A method that adds a channel overrides this."""
+        return x
 
     def features(self, x: Tensor, after: After = keep) -> Tensor:
         """Turn images into features [B, dim]."""
+        return self.backbone(self.inputs(x), after)
 
     def classify(self, z: Tensor) -> Tensor:
-        """Turn features into logits."""
+        """Turn features into logits, as in prediction."""
+        return self.head(z)
 
     def predict(self, x: Tensor) -> Tensor:
         """Turn images into logits [B, classes]."""
+        return self.classify(self.features(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.predict(x)
 
 
 Model = TypeVar("Model", bound=nn.Module)

@@ -8,10 +8,10 @@ from typing import Any
 
 from itta import records
 from itta.adapters import Adapter, adapt
-from itta.algorithms import Algorithm
 from itta.data.target import Target
 from itta.files import replace_text
 from itta.metrics.outcome import Outcome
+from itta.models.trained import Trained
 from itta.progress import ReportProgress, silent
 from itta.records import Record
 from itta.run.evaluate import evaluate
@@ -37,7 +37,7 @@ class Comparison:
 
 
 def compare(
-    model: Algorithm, target: Target, adapter: Adapter, stream: StreamSettings, report: ReportProgress = silent
+    model: Trained, target: Target, adapter: Adapter, stream: StreamSettings, report: ReportProgress = silent
 ) -> Comparison:
     """Run the same stream through the model as trained and through the adapter."""
     seed = None if target.ordered else stream.seed

@@ -22,7 +22,7 @@ def alone(out: Path, patience: float = 0.0) -> Iterator[None]:
         with hold_lock(out / LOCK, patience):
             yield
     except Busy:
-        raise Busy(f"another process is training into {out}: wait for it, or choose another --out.") from None
+        raise Busy(f"another process is writing into {out}: wait for it, or choose another --out.") from None
 
 
 def refuse_another(out: Path, trial: Trial) -> Trial:

@@ -35,7 +35,7 @@ def predict_files(
     """Yield a list of rows per batch, in the order of the files; unreadable files do not stop the rest."""
     if batch_size < 1:
         raise InputError(f"batch size must be at least 1, got {batch_size}.")
-    size = adapter.model.task.image_size
+    size = adapter.model.image_size
     for part in cuts(len(files), batch_size, adapter.needs.batch):
         chunk = files[part]
         images, errors = read_images(chunk, size)
@@ -60,7 +60,7 @@ def read_images(files: Sequence[Path], size: int) -> tuple[list[np.ndarray], dic
 def predict_images(adapter: Adapter, source: Adapter, images: Sequence[np.ndarray]) -> list[Prediction]:
     """Predict one batch without and with adaptation; the rows have no file name yet."""
     x = to_float(torch.from_numpy(np.stack(images)))
-    classes = adapter.model.task.classes
+    classes = adapter.model.classes
     (q, before), (p, after) = (answer(a, x) for a in (source, adapter))
     rows = zip(after.tolist(), p.tolist(), before.tolist(), q.tolist())
     return [Prediction("", classes[i], round(p, 4), classes[j], round(q, 4), i != j) for i, p, j, q in rows]

@@ -73,13 +73,13 @@ def images(predict: nn.Module, about: Mapping[str, Any], n: int) -> Tensor:
 
 
 def metadata(adapter: Adapter) -> dict[str, Any]:
-    task = adapter.model.task
+    model = adapter.model
     return {
-        "classes": list(task.classes),
-        "image_size": [task.image_size, task.image_size],
+        "classes": list(model.classes),
+        "image_size": [model.image_size, model.image_size],
         "input": "images [batch, 3, height, width], RGB in [0, 1]",
         "output": "logits [batch, classes]",
-        "algorithm": adapter.model.name,
+        "algorithm": model.name,
         "adapter": adapter.name,
         "itta_version": __version__,
     }
