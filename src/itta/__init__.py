@@ -9,15 +9,16 @@ if TYPE_CHECKING:
     from itta.adapters import adapt
     from itta.models.source_collection import collect
     from itta.models.wrapped import wrap
-    from itta.store.model import load
+    from itta.store.saved import load, save
 
 PUBLIC = {  # name -> module, imported on first use
     "adapt": "itta.adapters",
     "collect": "itta.models.source_collection",
-    "load": "itta.store.model",
+    "load": "itta.store.saved",
+    "save": "itta.store.saved",
     "wrap": "itta.models.wrapped",
 }
-__all__ = ["__version__", "adapt", "collect", "load", "wrap"]
+__all__ = ["__version__", "adapt", "collect", "load", "save", "wrap"]
 
 
 def __getattr__(name: str) -> Any:

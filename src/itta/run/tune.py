@@ -21,7 +21,7 @@ from itta.run.evaluate import evaluate
 from itta.run.train import train
 from itta.settings import DataAccess
 from itta.store.adapter_choice import Candidate, Choice, write_choice
-from itta.store.model import OwnCode, is_model, load_model, read_description, refuse_code_named_by_file
+from itta.store.model import OwnCode, is_model, load_algorithm, read_description, refuse_code_named_by_file
 from itta.text import as_file_name
 from itta.trial import Trial
 
@@ -83,7 +83,7 @@ def trained_without(
     if is_model(out):
         description = read_description(out)
         if not description.trial.differences(part):
-            return load_model(description, OwnCode(trial.algorithm, trial.backbone))  # as checked above
+            return load_algorithm(description, OwnCode(trial.algorithm, trial.backbone))  # as checked above
     return train(part, out, dataset, report=named(report, f"train without {domain}")).model
 
 
