@@ -164,6 +164,8 @@ def build_checked(d: Description, own: OwnCode) -> Algorithm:
 
 def refuse_code_named_by_file(d: Description, own: OwnCode) -> None:
     """Refuse to train the trial of a model again if its file, and not the user, names code of the user's own."""
+    if d.algorithm == Wrapped.name:  # nothing is trained again; loading asks for the network
+        return
     file, trial = d.folder / DESCRIPTION, d.trial
     given = own.algorithm if own.algorithm is None or isinstance(own.algorithm, str) else class_name(own.algorithm)
     if given != trial.algorithm:
