@@ -7,10 +7,15 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from itta.adapters import adapt
+    from itta.estimators import estimate
     from itta.store.model import load
 
-PUBLIC = {"adapt": "itta.adapters", "load": "itta.store.model"}  # name -> module, imported on first use
-__all__ = ["__version__", "adapt", "load"]
+PUBLIC = {
+    "adapt": "itta.adapters",
+    "estimate": "itta.estimators",
+    "load": "itta.store.model",
+}  # name -> module, imported on first use
+__all__ = ["__version__", "adapt", "estimate", "load"]
 
 
 def __getattr__(name: str) -> Any:

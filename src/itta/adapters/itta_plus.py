@@ -167,6 +167,8 @@ class ITTAPlus(Adapter):
             found.append(seen.restyled / self.temperature)
         if self.supports is not None:
             found.append(self.ask_prototypes(self.supports, seen))
+        names = [name for name, used in (("restyled", self.source), ("prototypes", self.supports)) if used]
+        self.opinions = dict(zip(names, found[1:]))
         stages = [log_mean_probability(found[: i + 1]) for i in range(len(found))]
         judged = self.stream(stages[-1])
         self.note([*stages, judged.corrected, judged.posterior], judged)

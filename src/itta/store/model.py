@@ -20,6 +20,7 @@ from itta.data.target import Expected
 from itta.errors import InputError, first_line, last_line
 from itta.files import replace_text
 from itta.hparams import default, sensible_numbers
+from itta.models.stand_ins import StandIns
 from itta.nn import Backbone, check_backbone, make_backbone
 from itta.nn.optimizer import with_prefix, without_prefix
 from itta.nn.style_bank import StyleBank
@@ -136,6 +137,7 @@ def save_model(folder: Path, algorithm: Algorithm, backbone: str, about: Mapping
     tensors |= with_prefix("fisher.", algorithm.fisher or {})
     tensors |= with_prefix("differences.", algorithm.differences or {})
     tensors |= with_prefix("confusions.", algorithm.confusions or {})
+    tensors |= with_prefix("stand_ins.", algorithm.stand_ins.tensors() if algorithm.stand_ins else {})
     sha256 = save_tensors(folder / WEIGHTS, tensors, {})
     description = describe(folder, algorithm, backbone, about, sha256)
     replace_text(folder / DESCRIPTION, json.dumps(description.to_json(), indent=2) + "\n")
@@ -186,6 +188,8 @@ def load_model(description: Description, own: OwnCode = OwnCode()) -> Algorithm:
         algorithm.load_state_dict(without_prefix("model.", tensors))
         if d.style_bank_domains is not None:
             algorithm.style_bank = StyleBank.from_tensors(without_prefix("style_bank.", tensors), d.style_bank_domains)
+        if stand_ins := without_prefix("stand_ins.", tensors):  # older models have none
+            algorithm.stand_ins = StandIns.from_tensors(stand_ins)
     except (RuntimeError, KeyError, InputError) as error:
         raise does_not_fit(d, last_line(error)) from error
     return algorithm.eval()
