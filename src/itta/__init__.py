@@ -8,14 +8,18 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from itta.adapters import adapt
     from itta.estimators import estimate
+    from itta.models.source_collection import collect
+    from itta.models.wrapped import wrap
     from itta.store.model import load
 
-PUBLIC = {
+PUBLIC = {  # name -> module, imported on first use
     "adapt": "itta.adapters",
+    "collect": "itta.models.source_collection",
     "estimate": "itta.estimators",
     "load": "itta.store.model",
-}  # name -> module, imported on first use
-__all__ = ["__version__", "adapt", "estimate", "load"]
+    "wrap": "itta.models.wrapped",
+}
+__all__ = ["__version__", "adapt", "collect", "estimate", "load", "wrap"]
 
 
 def __getattr__(name: str) -> Any:
