@@ -9,16 +9,20 @@ if TYPE_CHECKING:
     from itta.adapters import adapt
     from itta.models.source_collection import collect
     from itta.models.wrapped import wrap
+    from itta.run.workbench import evaluate, predict, train
     from itta.store.saved import load, save
 
 PUBLIC = {  # name -> module, imported on first use
     "adapt": "itta.adapters",
     "collect": "itta.models.source_collection",
+    "evaluate": "itta.run.workbench",
     "load": "itta.store.saved",
+    "predict": "itta.run.workbench",
     "save": "itta.store.saved",
+    "train": "itta.run.workbench",
     "wrap": "itta.models.wrapped",
 }
-__all__ = ["__version__", "adapt", "collect", "load", "save", "wrap"]
+__all__ = ["__version__", "adapt", "collect", "evaluate", "load", "predict", "save", "train", "wrap"]
 
 
 def __getattr__(name: str) -> Any:
