@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from itta.adapters import adapt
+    from itta.estimators import estimate
     from itta.models.source_collection import collect
     from itta.models.wrapped import wrap
     from itta.run.workbench import evaluate, predict, train
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 PUBLIC = {  # name -> module, imported on first use
     "adapt": "itta.adapters",
     "collect": "itta.models.source_collection",
+    "estimate": "itta.estimators",
     "evaluate": "itta.run.workbench",
     "load": "itta.store.saved",
     "predict": "itta.run.workbench",
@@ -22,7 +24,7 @@ PUBLIC = {  # name -> module, imported on first use
     "train": "itta.run.workbench",
     "wrap": "itta.models.wrapped",
 }
-__all__ = ["__version__", "adapt", "collect", "evaluate", "load", "predict", "save", "train", "wrap"]
+__all__ = ["__version__", "adapt", "collect", "estimate", "evaluate", "load", "predict", "save", "train", "wrap"]
 
 
 def __getattr__(name: str) -> Any:

@@ -190,6 +190,7 @@ class ITTAPlus(Adapter):
             answers["restyled"] = seen.restyled / self.temperature
         if self.supports is not None:
             answers["prototypes"] = self.ask_prototypes(self.supports, seen)
+        self.opinions = {name: logits for name, logits in answers.items() if name != "plain"}
         names = list(answers)
         stages = {name: self.average({n: answers[n] for n in names[: i + 1]}) for i, name in enumerate(names)}
         judged = self.stream(stages[names[-1]])

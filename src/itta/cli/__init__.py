@@ -16,6 +16,7 @@ from itta.cli.cam import cam
 from itta.cli.check import check
 from itta.cli.data import data
 from itta.cli.demo import demo
+from itta.cli.estimate import estimate
 from itta.cli.export import export
 from itta.cli.help_texts import in_plain_words
 from itta.cli.inspect import inspect
@@ -38,6 +39,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "adapt": adapt,
     "tune": tune,
     "predict": predict,
+    "estimate": estimate,
     "check": check,
     "sweep": sweep,
     "sweep-status": sweep_status,

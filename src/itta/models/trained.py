@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from itta.models.stand_ins import StandIns
 from itta.nn.backbone import After, Backbone, keep
 from itta.nn.style_bank import StyleBank
 
@@ -41,6 +42,7 @@ class Trained(nn.Module):
         self.fisher: dict[str, Tensor] | None = None  # by parameter, of normalisation layers
         self.differences: dict[str, Tensor] | None = None  # "low" and "high" of the inputs of f_w, [dim] each
         self.confusions: dict[str, Tensor] | None = None  # "mean" answers [C, C], "temperature", class "prior"
+        self.stand_ins: StandIns | None = None  # how right the answers to damaged source images were
 
     @property
     def n_classes(self) -> int:

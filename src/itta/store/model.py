@@ -18,6 +18,7 @@ from itta.algorithms import Algorithm, Task, find_algorithm
 from itta.errors import InputError, first_line, last_line
 from itta.files import replace_text
 from itta.hparams import default, sensible_numbers
+from itta.models.stand_ins import StandIns
 from itta.models.trained import Trained
 from itta.models.wrapped import Wrapped
 from itta.nn import Backbone, check_backbone, make_backbone
@@ -59,6 +60,7 @@ def save_model(folder: Path, model: Trained, network: str, about: Mapping[str, A
         tensors |= with_prefix("style_bank.", model.style_bank.tensors())
     for name in STATISTICS:
         tensors |= with_prefix(f"{name}.", getattr(model, name) or {})
+    tensors |= with_prefix("stand_ins.", model.stand_ins.tensors() if model.stand_ins else {})
     sha256 = save_tensors(folder / WEIGHTS, tensors, {})
     description = describe(folder, model, network, about, sha256)
     replace_text(folder / DESCRIPTION, json.dumps(description.to_json(), indent=2) + "\n")
@@ -122,6 +124,8 @@ def give_weights(model: Model, d: Description) -> Model:
         model.load_state_dict(without_prefix("model.", tensors))
         if d.style_bank_domains is not None:
             model.style_bank = StyleBank.from_tensors(without_prefix("style_bank.", tensors), d.style_bank_domains)
+        if stand_ins := without_prefix("stand_ins.", tensors):  # older models have none
+            model.stand_ins = StandIns.from_tensors(stand_ins)
     except (RuntimeError, KeyError, InputError) as error:
         raise does_not_fit(d, last_line(error)) from error
     model.about = d.about
