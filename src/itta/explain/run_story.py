@@ -68,6 +68,8 @@ def tell_stream(stream: AdaptedStream, title: str) -> Stream:
         cam,
         cam_text,
         {"before": before.seconds / len(before.labels), "after": after.seconds / len(after.labels)},
+        dict(stream.estimate),
+        stream.estimated,
     )
 
 
