@@ -10,16 +10,17 @@ if TYPE_CHECKING:
     from itta.estimators import estimate
     from itta.estimators.collection import collect
     from itta.models.wrapped import wrap
-    from itta.store.model import load
+    from itta.store.saved import load, save
 
 PUBLIC = {  # name -> module, imported on first use
     "adapt": "itta.adapters",
     "collect": "itta.estimators.collection",
     "estimate": "itta.estimators",
-    "load": "itta.store.model",
+    "load": "itta.store.saved",
+    "save": "itta.store.saved",
     "wrap": "itta.models.wrapped",
 }
-__all__ = ["__version__", "adapt", "collect", "estimate", "load", "wrap"]
+__all__ = ["__version__", "adapt", "collect", "estimate", "load", "save", "wrap"]
 
 
 def __getattr__(name: str) -> Any:

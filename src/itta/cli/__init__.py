@@ -11,6 +11,7 @@ import tyro
 
 from itta import __version__
 from itta.cli.adapt import adapt
+from itta.cli.adopt import adopt
 from itta.cli.cam import cam
 from itta.cli.check import check
 from itta.cli.data import data
@@ -34,6 +35,7 @@ from itta.text import printable
 VERBS: dict[str, Callable[..., Any]] = {
     "demo": demo,
     "train": train,
+    "adopt": adopt,
     "adapt": adapt,
     "tune": tune,
     "predict": predict,

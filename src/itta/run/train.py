@@ -30,7 +30,7 @@ from itta.run.source_data import collect_statistics
 from itta.schema import Count, convert, damaged
 from itta.seeds import derive_seed, seed_all
 from itta.store.checkpoint import TrainingProgress, load_checkpoint, save_checkpoint
-from itta.store.model import Description, OwnCode, is_model, load_model, read_description, save_model
+from itta.store.model import Description, OwnCode, is_model, load_algorithm, read_description, save_model
 from itta.store.tensors import check_finite_tensors, load_tensors, save_tensors
 from itta.trial import Trial
 
@@ -117,7 +117,7 @@ def finished(trial: Trial, out: Path) -> TrainingResult:
     own = OwnCode(trial.algorithm, trial.backbone)
     records.keep_until(out / RECORDS, trial.steps)  # deletes a line that a crash cut off
     made = (r for r in records.read(out / RECORDS) if r.adapter == "source")
-    return TrainingResult(load_model(description, own), description, tuple(made))
+    return TrainingResult(load_algorithm(description, own), description, tuple(made))
 
 
 def prepare(trial: Trial, out: Path, dataset: DomainDataset, eval_every: int) -> Training:
