@@ -143,19 +143,18 @@ class ITTAPlus(Adapter):
 
     def look(self, x: Tensor) -> Seen:
         """Run the network, without f_Θ and with it; learn the target's style."""
-        n, backbone = len(x), self.model.backbone
+        n, backbone = len(x), self.still.backbone
         kept = (1 - 1 / self.hp.memory) ** n
         self.weight = kept * self.weight + n
         if not self.source:
-            z = self.model.features(x)
+            z = self.still.features(x)
             return Seen(self.model.classify(z), None, z)
 
         def restyle_second_half(block: str, z: Tensor) -> Tensor:
-            return torch.cat([z[:n], self.restyle(block, z[n:], kept)]) if block in self.source else z
+            return torch.cat([z[:n], self.restyle(block, z[-n:], kept)]) if block in self.source else z
 
-        first = next(iter(self.source))
-        z = backbone.until(first, self.model.inputs(x))
-        features = backbone.resume(first, torch.cat([z, z]), restyle_second_half)
+        first = next(iter(self.source))  # from here on there are two halves
+        features = backbone.resume(first, backbone.until(first, self.model.inputs(x)), restyle_second_half)
         plain, restyled = self.model.classify(features).split(n)
         return Seen(plain, restyled, features[:n])
 
