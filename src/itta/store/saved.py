@@ -34,7 +34,7 @@ def load(
     *,
     module: str | nn.Module | Callable[[], nn.Module] | None = None,
     algorithm: str | type[Algorithm] | None = None,
-    backbone: str | Callable[[], Backbone] | None = None,
+    backbone: str | Backbone | Callable[[], Backbone] | None = None,
     adapter: type[Adapter] | None = None,
 ) -> Any:
     """Load a model from its directory, ready to predict; or an adapter from its file, for the ``model`` it goes with.
