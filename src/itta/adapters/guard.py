@@ -147,7 +147,7 @@ class Guard(Adapter):
     def trained_answer(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the trained model's logits, and the lengths of its features."""
         with noting_norms(self.model.head) as norms:
-            return self.model.predict(x), norms[-1]
+            return self.still.predict(x), norms[-1]
 
     def watch(self, logits: Tensor, reference: Tensor, norm: float, source_norm: float) -> Trip | None:
         """Return the first watch that trips."""

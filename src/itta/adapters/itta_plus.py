@@ -145,9 +145,9 @@ class ITTAPlus(Adapter):
 
     def look(self, x: Tensor) -> Seen:
         """Run the network, without f_Θ and with it; learn the target's style."""
-        target, backbone = self.style, self.model.backbone
+        target, backbone = self.style, self.still.backbone
         if target is None:
-            z = self.model.features(x)
+            z = self.still.features(x)
             return Seen(self.model.classify(z), None, z)
         n, first = len(x), target.first
         z = backbone.until(first, self.model.inputs(x))
@@ -159,11 +159,12 @@ class ITTAPlus(Adapter):
         def restyle_second_half(block: str, z: Tensor) -> Tensor:
             if block not in target.source:
                 return z
-            target.add(block, own if block == first else styles_of(z[n:]), kept)
+            second = z[-n:]  # after the first of these blocks there are two halves
+            target.add(block, own if block == first else styles_of(second), kept)
             a, b = (c.view(channel_shape(z[0].shape)) for c in self.theta(block))
-            return torch.cat([z[:n], z[n:] * a + b])
+            return torch.cat([z[:n], second * a + b])
 
-        features = backbone.resume(first, torch.cat([z, z]), restyle_second_half)
+        features = backbone.resume(first, z, restyle_second_half)
         plain, restyled = self.model.classify(features).split(n)
         return Seen(plain, restyled, features[:n])
 

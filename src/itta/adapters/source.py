@@ -17,7 +17,7 @@ class Source(Adapter):
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         check_images(x)
-        return self.model.predict(x)
+        return self.still.predict(x)
 
     def frozen(self) -> nn.Module:
         return Frozen(self.name, self.model)
