@@ -12,7 +12,7 @@ from itta.cli.adapter_choice import AdapterFlags
 from itta.cli.own_code import OwnCodeFlags
 from itta.cli.screen import Flags, progress_bars, row_writer, use_threads
 from itta.errors import InputError
-from itta.settings import check_at_least
+from itta.settings import ComputeSettings, check_at_least
 
 
 def predict(
@@ -23,6 +23,7 @@ def predict(
     format: Literal["csv", "jsonl"] = "csv",
     out: Path | None = None,
     own: Flags[OwnCodeFlags] = OwnCodeFlags(),
+    compute: Flags[ComputeSettings] = ComputeSettings(),
     threads: int = 0,
 ) -> None:
     """Predict images or folders of images; a row for each, which says whether adaptation changed the answer.
@@ -41,6 +42,7 @@ def predict(
     from itta.adapters import adapt
     from itta.data.folder import list_images
     from itta.files import open_for_rows, refuse_input
+    from itta.nn.device import place
     from itta.run.predict import Prediction, predict_files
     from itta.store.model import load_model, read_description
 
@@ -48,7 +50,7 @@ def predict(
     check_at_least(1, batch_size=batch_size)
     if not images:
         raise InputError("no images to predict: name image files or folders after the model.")
-    trained = load_model(read_description(model), own.given())
+    trained = place(load_model(read_description(model), own.given()), compute.device, compute.precision)
     chosen = adapter.make(trained, model)
     files = list_images(images)
     unreadable = 0

@@ -13,14 +13,16 @@ from itta.nn.affine_stack import AffineStack
 from itta.store.model import OwnCode, load
 
 
-def inspect_model(model: Path, out: Path | None = None, reach: float = 1.0, own: OwnCode = OwnCode()) -> dict[str, Any]:
+def inspect_model(
+    model: Path, out: Path | None = None, reach: float = 1.0, own: OwnCode = OwnCode(), device: str = "cpu"
+) -> dict[str, Any]:
     """Return the numbers; with ``out``, also write them and figures into this folder.
 
     ``reach`` bounds the inputs of f_w, for a model that does not know which inputs f_w saw in training.
     """
     if not 0 < reach < math.inf:
         raise InputError(f"the range of inputs is given by a number above 0, got {reach:g}.")
-    trained = load(model, own.algorithm, own.backbone)
+    trained = load(model, own.algorithm, own.backbone, device)
     curves, source = read_curves(model)
     result: dict[str, Any] = {
         "model": str(model),

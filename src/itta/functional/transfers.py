@@ -44,6 +44,11 @@ def fetch_numbers(values: Mapping[str, Tensor | float]) -> dict[str, float]:
     return {name: numbers[name] if name in numbers else float(value) for name, value in values.items()}
 
 
+def pin(values: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor into memory from which a CUDA device reads while the host goes on; other devices need no copy."""
+    return values.pin_memory() if device.type == "cuda" else values
+
+
 def send(values: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """Copy a tensor from the host to a device. The host does not wait for the copy, except on Apple's GPUs.
 

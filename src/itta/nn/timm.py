@@ -83,13 +83,13 @@ class TimmBackbone(Backbone):
         for tap in taps:
             tap.around = around
         try:
-            return self.model(self.normalise(x))
+            return self.compute(self.model, self.normalise(x))
         finally:
             for tap in taps:
                 tap.around = None
 
     def forward(self, x: Tensor, after: After = keep) -> Tensor:
-        return self.walk(x, lambda name, run: after(name, run()))
+        return self.walk(x, lambda name, run: self.call(after, name, run()))
 
     def until(self, block: str, x: Tensor, after: After = keep) -> Tensor:
         self.index(block)
@@ -97,12 +97,12 @@ class TimmBackbone(Backbone):
         def around(name: str, run: Callable[[], Tensor]) -> Tensor:
             if name == block:
                 raise Stop(run())
-            return after(name, run())
+            return self.call(after, name, run())
 
         try:
             self.walk(x, around)
         except Stop as stop:
-            return stop.z
+            return stop.z.to(x.dtype)
         raise AssertionError(f"{block} was never reached")
 
     def resume(self, block: str, z: Tensor, after: After = keep) -> Tensor:
@@ -116,7 +116,7 @@ class TimmBackbone(Backbone):
             i = self.index(name)
             if i < start:
                 return run()
-            return after(name, z if i == start else run())
+            return self.call(after, name, z if i == start else run())
 
         return self.walk(self.blank(z), around)
 

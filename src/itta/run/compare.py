@@ -12,6 +12,7 @@ from itta.data.target import Target
 from itta.files import replace_text
 from itta.metrics.outcome import Outcome
 from itta.models.trained import Trained
+from itta.nn.device import describe_device, device_of
 from itta.progress import ReportProgress, silent
 from itta.records import Record
 from itta.run.evaluate import evaluate
@@ -92,4 +93,6 @@ def record_of(
         needs={**asdict(adapter.needs), "predicts": adapter.predicts},
         stream=dict(stream),
         calibration={domain: {"all": part.calibration_error} for domain, part in parts.items()},
+        device=describe_device(device_of(adapter.model)),
+        precision=adapter.model.backbone.precision,
     )

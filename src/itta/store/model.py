@@ -21,6 +21,7 @@ from itta.errors import InputError, first_line, last_line
 from itta.files import replace_text
 from itta.hparams import default, sensible_numbers
 from itta.nn import Backbone, check_backbone, make_backbone
+from itta.nn.device import place
 from itta.nn.optimizer import with_prefix, without_prefix
 from itta.nn.style_bank import StyleBank
 from itta.schema import (
@@ -164,13 +165,14 @@ def load(
     path: str | Path,
     algorithm: str | type[Algorithm] | None = None,
     backbone: str | Callable[[], Backbone] | None = None,
+    device: str | torch.device = "cpu",
 ) -> Algorithm:
-    """Load a trained model, ready to predict.
+    """Load a trained model, ready to predict on a device: auto, cpu, cuda, cuda:N or mps.
 
     ``algorithm`` and ``backbone`` are the user's own classes, if the model was trained with some. Loading a model
     never imports code that its files name.
     """
-    return load_model(read_description(Path(path)), OwnCode(algorithm, backbone))
+    return place(load_model(read_description(Path(path)), OwnCode(algorithm, backbone)), device)
 
 
 def load_model(description: Description, own: OwnCode = OwnCode()) -> Algorithm:
