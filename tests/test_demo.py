@@ -9,12 +9,12 @@ from PIL import Image
 
 import itta.demo
 from itta import records
-from itta.demo import LABELS, METHODS, Settings, demo_trial, run_demo
+from itta.demo import METHODS, ORDERS, ROWS, Settings, demo_trial, run_demo
 from itta.records.story import read_story
 from tests.fixtures.inline_engine import run_inline
 
 pytestmark = pytest.mark.slow
-SETTINGS = Settings(seeds=(0, 1), steps=2, batch_size=2)
+SETTINGS = Settings(seeds=(0, 1), steps=2, batch_size=2, thinning=10)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def demo(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         run_inline(patch)
         patch.setattr(itta.demo, "demo_trial", small_trial)
-        yield folder, *run_demo(folder, SETTINGS)
+        yield folder, *run_demo(folder, SETTINGS, slots=1)
 
 
 def small_trial(settings, algorithm, seed):
@@ -33,36 +33,61 @@ def small_trial(settings, algorithm, seed):
 
 def test_the_demo_writes_what_it_names_and_trains_once(demo):
     folder, table, files = demo
-    assert [row[0] for row in table.rows] == list(LABELS.values())
-    assert table.columns == ["method", "seed 0", "seed 1", "mean ± s.e."]
-    assert all("±" in row[-1] for row in table.rows)
+    labels = [row.label for row in ROWS]
+    assert [row[0] for row in table.rows] == labels
+    assert table.columns == ["method", *ORDERS.values()]
+    assert "2 seeds" in table.title
+    assert all("±" in cell for row in table.rows for cell in row[1:])
     assert next(iter(files)) == "page"  # what people would open
-    assert set(files) == {"page", "story", "table", "records", "styles", "stream", "summary"}
+    assert set(files) == {"page", "story", "table", "records", "summary"}
     written = files["table"].read_text(encoding="utf-8")
-    assert all(f"| {name} " in written for name in LABELS.values())
-    for kind in ("styles", "stream", "summary"):
-        with Image.open(files[kind]) as image:
-            image.load()
-            assert min(image.size) > 100
+    assert all(f"| {name} " in written for name in labels)
+    with Image.open(files["summary"]) as image:
+        image.load()
+        assert min(image.size) > 500
     found = list(records.read(files["records"]))
-    assert [(r.trial.algorithm, r.adapter) for r in found] == list(LABELS) * 2
+    expected = [
+        (row.algorithm, seed, order, row.adapter)
+        for seed in SETTINGS.seeds
+        for algorithm in METHODS
+        for order in ORDERS
+        for row in ROWS
+        if row.algorithm == algorithm
+    ]
+    of_record = [(r.trial.algorithm, r.trial.trial_seed, r.stream["order"], name_inside(r)) for r in found]
+    assert of_record == expected
+    assert [r.adapter for r in found].count("guarded tent") == 4
     story = read_story(files["story"])
     assert (story.command, sum(story.data["images"].values())) == ("itta demo", 2868)
-    assert [s.title for s in story.streams] == ["ITTA, seed 0", "ITTA, seed 1"]
+    assert len(story.streams) == 4  # two orders of two seeds
     assert files["story"].stat().st_size < 2_000_000
-    for stream, without, with_step in zip(story.streams, found[2::4], found[3::4], strict=True):
-        for said, record in ((stream.before, without), (stream.after, with_step)):
+    for stream, (without, with_it) in zip(story.streams, told_records(found), strict=True):
+        for said, record in ((stream.before, without), (stream.after, with_it)):
             assert np.mean(np.equal(said, stream.labels)) == record.accuracy["noto-mono"]["all"]
-        assert "main, after itta" in stream.cam_text
 
     models = [folder / "runs" / f"{m}-{s}" / "model.safetensors" for m in METHODS for s in SETTINGS.seeds]
     before = [m.stat().st_mtime_ns for m in models]
     text = files["records"].read_bytes()
-    again, rest = run_demo(folder, SETTINGS, lambda name, *step: pytest.fail(f"{name} was trained again"), command=None)
+
+    def trained(name, *step):
+        assert name == "streams", f"{name} was trained again"
+
+    again, rest = run_demo(folder, SETTINGS, trained, command=None, slots=2)  # two processes answer as one does
     assert again == table
     assert rest.keys() == files.keys() - {"page", "story"}  # not asked for
     assert [m.stat().st_mtime_ns for m in models] == before
     assert files["records"].read_bytes() == text
+
+
+def name_inside(record):
+    """The adapter's name without its guard."""
+    return record.adapter.removeprefix("guarded ")
+
+
+def told_records(found):
+    """The records of ERM without and with itta+, of each seed and order."""
+    erm = [r for r in found if r.trial.algorithm == "erm"]
+    return zip((r for r in erm if r.adapter == "source"), (r for r in erm if r.adapter == "guarded itta+"), strict=True)
 
 
 def test_the_page_opens_with_the_network_off_and_tells_what_was_recorded(demo, browser):
@@ -75,10 +100,8 @@ def test_the_page_opens_with_the_network_off_and_tells_what_was_recorded(demo, b
     page.on("pageerror", lambda e: trouble.append(str(e)))
     page.goto(file.as_uri())
     told = json.loads(page.locator("#itta-data").text_content())
-    for stream, without, with_step in zip(told["streams"], found[2::4], found[3::4], strict=True):
-        assert (stream["before"], stream["after"]) == tuple(
-            r.accuracy["noto-mono"]["all"] for r in (without, with_step)
-        )
+    for stream, pair in zip(told["streams"], told_records(found), strict=True):
+        assert (stream["before"], stream["after"]) == tuple(r.accuracy["noto-mono"]["all"] for r in pair)
     shown = page.locator("body").text_content()
     assert all(f"{100 * r.accuracy['noto-mono']['all']:.1f}" in shown for r in found)
     widths = page.locator("img").evaluate_all("images => images.map(i => i.naturalWidth)")

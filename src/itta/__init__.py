@@ -7,10 +7,17 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from itta.adapters import adapt
+    from itta.models.source_collection import collect
+    from itta.models.wrapped import wrap
     from itta.store.model import load
 
-PUBLIC = {"adapt": "itta.adapters", "load": "itta.store.model"}  # name -> module, imported on first use
-__all__ = ["__version__", "adapt", "load"]
+PUBLIC = {  # name -> module, imported on first use
+    "adapt": "itta.adapters",
+    "collect": "itta.models.source_collection",
+    "load": "itta.store.model",
+    "wrap": "itta.models.wrapped",
+}
+__all__ = ["__version__", "adapt", "collect", "load", "wrap"]
 
 
 def __getattr__(name: str) -> Any:

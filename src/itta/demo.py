@@ -1,64 +1,93 @@
-"""The demo: a pretrained network learns three drawing styles and adapts, without labels, to a fourth."""
+"""The demo: a pretrained network learns three drawing styles and meets a fourth, as a stream without labels."""
 
+import multiprocessing
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from itta import records
-from itta.adapters import Adapter, adapt
-from itta.algorithms import Algorithm
+from itta.adapters import adapt
 from itta.data import load_dataset
 from itta.data.emoji import STYLES
-from itta.data.target import Target, open_target
+from itta.data.target import open_stream
 from itta.explain.adapted_stream import AdaptedStream
 from itta.explain.run_story import facts_of_dataset, tell_stream, versions, write_run_page
 from itta.files import replace_text
 from itta.progress import ReportProgress, silent
-from itta.records.story import Story
-from itta.report.plots import DomainPictures, plot_stream, plot_styles, plot_summary
+from itta.records import Record
+from itta.records.story import Story, Stream
+from itta.report.demo_figure import DomainPictures, StreamResults, plot_demo
 from itta.report.tables import Table, percent, percent_mean
 from itta.run.compare import record_of
 from itta.run.evaluate import Outcome, evaluate
+from itta.settings import StreamSettings
 from itta.store.model import load_model, read_description
 from itta.sweep.engines import run_local
 from itta.trial import Trial
 
-METHODS = ("erm", "consistency", "itta")
-LABELS = {
-    ("erm", "source"): "ERM",
-    ("consistency", "source"): "consistency",
-    ("itta", "source"): "ITTA without test-time step",
-    ("itta", "itta"): "ITTA",
-}
-WINDOW = 200
-Left = tuple[Algorithm, Target, Adapter]  # a trained model, where it was adapted to, and what came of it
+ORDERS = {"iid": "classes at random", "dirichlet": "classes in clusters"}
+WINDOW = 100  # images over which the accuracy along a stream is taken
+
+
+class Row(NamedTuple):
+    """One pair of a training method and a test-time method."""
+
+    label: str
+    algorithm: str
+    adapter: str
+    guard: bool | None = None  # None: the adapter's own choice
+
+
+ROWS = (
+    Row("ERM", "erm", "source"),
+    Row("ERM + TENT", "erm", "tent", False),
+    Row("ERM + TENT, guarded", "erm", "tent", True),
+    Row("ERM + itta+", "erm", "itta+"),
+    Row("ITTA's training", "itta", "source"),
+    Row("ITTA's training + ITTA's step", "itta", "itta", False),
+    Row("ITTA's training + itta+", "itta", "itta+"),
+)
+METHODS = tuple(dict.fromkeys(row.algorithm for row in ROWS))
+TOLD = "ERM + itta+"  # the page follows these streams
 
 
 @dataclass(frozen=True)
 class Settings:
     target: str = "noto-mono"
     seeds: tuple[int, ...] = (0, 1)
-    steps: int = 40
+    steps: int = 60
     batch_size: int = 12  # per source domain
-    lr: float = 3e-4
+    lr: float = 2e-4
     stream_batch: int = 32
+    thinning: int = 1  # 2 takes every second image of a stream
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The passes of one trained model over the target: row and order -> answers."""
+
+    seed: int
+    outcomes: Mapping[tuple[str, str], Outcome]
+    records: tuple[Record, ...]
+    told: tuple[Stream, ...]
 
 
 def demo_trial(settings: Settings, algorithm: str, seed: int) -> Trial:
-    sources = tuple(s for s in STYLES if s != settings.target)
-    overrides = {"lr": settings.lr, "batch_size": settings.batch_size}
     return Trial(
         dataset="emoji",
         algorithm=algorithm,
-        train_domains=sources,
+        train_domains=tuple(s for s in STYLES if s != settings.target),
         test_domains=(settings.target,),
         trial_seed=seed,
         steps=settings.steps,
         augment=False,  # so few steps do not see past it
-        overrides=overrides,
+        overrides={"lr": settings.lr, "batch_size": settings.batch_size},
     )
 
 
@@ -67,85 +96,125 @@ def run_demo(
     settings: Settings,
     report: ReportProgress = silent,
     command: str | None = "itta demo",
+    slots: int | None = None,
 ) -> tuple[Table, dict[str, Path]]:
-    """Train what is not trained yet, adapt, and write table and figures; gives the table and the files.
+    """Train the models that are missing, run the streams, and write table and figure; return the table and the files.
 
-    ``command`` is what the page says to repeat it; without one, no page is made.
+    ``command`` is the command that the page names; without one, no page is made. ``slots`` processes work side by side.
     """
+    slots = min(2, os.cpu_count() or 1) if slots is None else slots
     jobs = {
         f"{algorithm}, seed {seed}": (demo_trial(settings, algorithm, seed), out / "runs" / f"{algorithm}-{seed}")
         for seed in settings.seeds
         for algorithm in METHODS[::-1]  # the longest first
     }
-    run_local(jobs, slots=min(2, os.cpu_count() or 1), report=report)
-    outcomes, left = adapt_all(out, settings)
-    table, files = write_results(out, settings, outcomes)
+    run_local(jobs, slots=slots, report=report)
+    passes = run_streams(out, settings, slots, report)
+    table, files = write_results(out, settings, passes)
     if command is not None:
-        written = write_run_page(out, lambda: demo_story(command, settings, outcomes, left))
+        written = write_run_page(out, lambda: demo_story(command, settings, passes))
         files = {path.stem: path for path in written} | files
     return table, files
 
 
-def demo_story(
-    command: str,
-    settings: Settings,
-    outcomes: Mapping[tuple[str, str], Sequence[Outcome]],
-    left: Sequence[Left],
-) -> Story:
-    """Tell of ITTA along the target, once for each seed."""
-    streams = []
-    before, after = outcomes["itta", "source"], outcomes["itta", "itta"]
-    for seed, (model, target, adapter), b, a in zip(settings.seeds, left, before, after):
-        title = f"{LABELS['itta', 'itta']}, seed {seed}"
-        streams.append(tell_stream(AdaptedStream(model, target, adapter, b, a, settings.stream_batch), title))
-    title = f"ITTA on emoji: learned from three drawing styles, adapted to {settings.target}"
-    facts = facts_of_dataset(load_dataset("emoji", image_size=64), STYLES)
-    return Story(title, command, facts, versions(), tuple(streams))
-
-
-def adapt_all(out: Path, settings: Settings) -> tuple[dict[tuple[str, str], list[Outcome]], list[Left]]:
-    """Every model on the target stream, as trained and, for ITTA, adapted; all seeds. And ITTA as it was then left."""
-    left: list[Left] = []
-    outcomes: dict[tuple[str, str], list[Outcome]] = {row: [] for row in LABELS}
+def run_streams(out: Path, settings: Settings, slots: int, report: ReportProgress) -> list[Passes]:
+    """Run every model over the target, in ``slots`` processes; the records are written in the order of the models."""
+    models = [(algorithm, seed) for seed in settings.seeds for algorithm in METHODS]
+    tasks = [(out / "runs" / f"{algorithm}-{seed}", settings, seed) for algorithm, seed in models]
+    found = []
+    for passes in in_processes(tasks, slots):
+        found.append(passes)
+        report("streams", len(found), len(tasks))
     path = out / "records.jsonl"
-    path.unlink(missing_ok=True)  # made again below from the trained models
-    for seed in settings.seeds:
-        for algorithm, method in LABELS:
-            folder = out / "runs" / f"{algorithm}-{seed}"
-            description = read_description(folder)
-            model = load_model(description)
-            adapter = adapt(model, method)
-            target = open_target("emoji", description.expected, settings.target)
-            outcome = evaluate(adapter, target.images, target.indices, settings.stream_batch, seed)
-            outcomes[algorithm, method].append(outcome)
-            records.append(path, record_of(description, adapter, target, outcome, {}))
-            if method == "itta":
-                left.append((model, target, adapter))
-    return outcomes, left
+    path.unlink(missing_ok=True)  # made again from the trained models
+    for passes in found:
+        for record in passes.records:
+            records.append(path, record)
+    return found
 
 
-def write_results(
-    out: Path, settings: Settings, outcomes: dict[tuple[str, str], list[Outcome]]
-) -> tuple[Table, dict[str, Path]]:
-    results = {LABELS[row]: [o.accuracy for o in runs] for row, runs in outcomes.items()}
-    curves = {LABELS[row]: [o.running_accuracy(WINDOW) for o in outcomes[row]] for row in list(LABELS)[2:]}
-    table = Table(
-        f"Accuracy on {settings.target}, never seen in training, %",
-        ["method", *(f"seed {seed}" for seed in settings.seeds), "mean ± s.e."],
-        [[name, *map(percent, values), percent_mean(values)] for name, values in results.items()],
-    )
-    pictures = DomainPictures(*sample_pictures(), settings.target)
+def in_processes(tasks: Sequence[tuple[Path, Settings, int]], slots: int) -> Iterator[Passes]:
+    if slots == 1:
+        yield from (run_model(*task) for task in tasks)
+        return
+    with ProcessPoolExecutor(slots, multiprocessing.get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        yield from pool.map(run_model, *zip(*tasks))
+
+
+def run_model(folder: Path, settings: Settings, seed: int) -> Passes:
+    """Run one trained model over the target: each of its rows, in each order."""
+    description = read_description(folder)
+    model = load_model(description)
+    outcomes: dict[tuple[str, str], Outcome] = {}
+    made, told = [], []
+    for order, words in ORDERS.items():
+        stream = StreamSettings(domain=(settings.target,), order=order, batch_size=settings.stream_batch, seed=seed)
+        target = open_stream("emoji", description.expected, stream)
+        target = replace(target, indices=target.indices[:: settings.thinning])
+        arrival = None if target.ordered else seed
+        before: Outcome | None = None
+        for row in (row for row in ROWS if row.algorithm == description.algorithm):
+            adapter = adapt(model, row.adapter, guard=row.guard)
+            outcome = evaluate(adapter, target.images, target.indices, settings.stream_batch, arrival)
+            before = outcome if before is None else before  # the first row of a model adapts nothing
+            outcomes[row.label, order] = outcome
+            arrived = {"order": order, "batch_size": settings.stream_batch, "seed": seed}
+            made.append(record_of(description, adapter, target, outcome, arrived))
+            if row.label == TOLD:
+                title = f"{row.label}, {words}, seed {seed}"
+                adapted = AdaptedStream(model, target, adapter, before, outcome, settings.stream_batch)
+                told.append(tell_stream(adapted, title))
+    return Passes(seed, outcomes, tuple(made), tuple(told))
+
+
+def demo_story(command: str, settings: Settings, passes: Sequence[Passes]) -> Story:
+    """Tell of the streams of one pair of methods, once for each seed and order."""
+    title = f"{TOLD} on emoji: learned from three drawing styles, adapted to {settings.target}"
+    facts = facts_of_dataset(load_dataset("emoji", image_size=64), STYLES)
+    return Story(title, command, facts, versions(), tuple(stream for found in passes for stream in found.told))
+
+
+def write_results(out: Path, settings: Settings, passes: Sequence[Passes]) -> tuple[Table, dict[str, Path]]:
+    table = demo_table(settings, passes)
     files = {
         "table": out / "results.md",
         "records": out / "records.jsonl",
-        "styles": plot_styles(out / "styles.png", pictures),
-        "stream": plot_stream(
-            out / "stream.png", curves, WINDOW, f"{settings.target}: one pass, batches of {settings.stream_batch}"
+        "summary": plot_demo(
+            out / "summary.png",
+            DomainPictures(*sample_pictures(), settings.target),
+            StreamResults(
+                {row.label: {words: accuracies(passes, row, order) for order, words in ORDERS.items()} for row in ROWS},
+                {row.label: clustered_curves(passes, row) for row in ROWS if row.algorithm == "erm"},
+                WINDOW,
+            ),
         ),
-        "summary": plot_summary(out / "summary.png", pictures, results, curves, WINDOW),
     }
     replace_text(files["table"], f"{table.title}\n\n{table.to_markdown()}\n")
     return table, files
+
+
+def demo_table(settings: Settings, passes: Sequence[Passes]) -> Table:
+    """One row for each pair of methods; with several seeds their mean, standard error and single values."""
+    n = len(settings.seeds)
+    seeds = f"mean ± s.e. of {n} seeds" if n > 1 else "one seed"
+    rows = []
+    for row in ROWS:
+        values = [accuracies(passes, row, order) for order in ORDERS]
+        rows.append([row.label, *(percent_mean(v) if n > 1 else percent(v[0]) for v in values)])
+    title = f"Accuracy on {settings.target}, a style never seen in training, %, {seeds}"
+    return Table(title, ["method", *ORDERS.values()], rows)
+
+
+def accuracies(passes: Sequence[Passes], row: Row, order: str) -> list[float]:
+    """The accuracy of a row, seed by seed."""
+    key = row.label, order
+    return [p.outcomes[key].accuracy for p in passes if key in p.outcomes]
+
+
+def clustered_curves(passes: Sequence[Passes], row: Row) -> list[np.ndarray]:
+    """The accuracy along the stream whose classes come in clusters, seed by seed."""
+    key = row.label, "dirichlet"
+    return [p.outcomes[key].running_accuracy(WINDOW) for p in passes if key in p.outcomes]
 
 
 def sample_pictures() -> tuple[dict[str, np.ndarray], list[str]]:

@@ -13,8 +13,15 @@ from itta.settings import Precision, TrainSettings, regime_of
 
 # Fields that came after the first release. At these values they do not enter the key, so old keys stay valid.
 LATER: dict[str, Any] = {
-    "regime": "large", "run_seed": None, "fingerprint": "", "allow_missing_classes": False, "precision": "float32",
-}  # fmt: skip
+    "regime": "large",
+    "run_seed": None,
+    "fingerprint": "",
+    "allow_missing_classes": False,
+    "schedule": "constant",
+    "average": 0.0,
+    "bn": "auto",
+    "precision": "float32",
+}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from itta import records
 from itta.metrics.selection import training_domain
 from itta.run import train as module
 from itta.run.train import selected_model, train
+from itta.settings import RunSettings
 from itta.store.model import load, read_description
 from itta.trial import Trial
 

@@ -8,8 +8,9 @@ Class Priors Estimation, Pattern Recognition 2008. Correlated streams: LAME (CVP
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ class Rules:
 
     correction: float = 1.0
     pull: float = 0.2
+    usual: Literal["equal", "sources"] = "equal"
     stays: tuple[float, ...] = (0.5, 0.95)
     low: float = 2.0
     high: float = 5.0
@@ -58,20 +60,28 @@ class Diagnosis:
     All of it runs on the CPU in double precision: arrays of [B, C], beside a network.
     """
 
-    def __init__(self, classes: int, rules: Rules, confusions: Tensor | None = None) -> None:
-        self.classes, self.rules = classes, rules
-        known = torch.eye(classes) if confusions is None else confusions
-        self.confusions = known.detach().float().cpu()
+    def __init__(self, classes: int, rules: Rules, known: Mapping[str, Tensor] | None = None) -> None:
+        """Take along the facts about the model that its sources gave: its "mean" answers, and the classes' "prior"."""
+        self.classes, self.rules, known = classes, rules, known or {}
+        self.confusions = known.get("mean", torch.eye(classes)).detach().float().cpu()
+        self.usual = torch.full((classes,), 1 / classes, dtype=torch.double)
+        if rules.usual == "sources" and "prior" in known:
+            self.usual = known["prior"].detach().double().cpu()
         self.stays = np.array(rules.stays).reshape(-1, 1, 1)
         self.reset()
 
     def reset(self) -> None:
         chains = len(self.rules.stays)
-        self.answered = torch.full((self.classes,), self.rules.start / self.classes, dtype=torch.double)  # Σ of answers
+        self.answered = torch.zeros(self.classes, dtype=torch.double)  # fading sum of the answers
+        self.start = self.rules.start  # images of the usual classes that ḡ starts with; they fade as well
         self.previous = torch.zeros(self.classes, dtype=torch.double)  # the last answer, or the last batch's mean
         self.chains = torch.full((chains, self.classes), 1 / self.classes, dtype=torch.double)
         self.evidence = torch.zeros(chains, dtype=torch.double)  # log-likelihood of each chain
         self.likeness: tuple[float, ...] = (0.0,) * 6  # Σw, Σw², Σδ, Σδ², Σ⟨p_{t−1}, p_t⟩, Σ⟨ḡ, p_t⟩
+
+    def forget(self) -> None:
+        """Forget the mean answer, as in a new domain; whether neighbours are alike stays known."""
+        self.answered, self.start = torch.zeros_like(self.answered), self.rules.start
 
     def __call__(self, log_p: Tensor) -> Judged:
         """Take in the answers to a batch, log-probabilities [B, C], and judge them."""
@@ -87,14 +97,18 @@ class Diagnosis:
 
     def base(self, means: Tensor) -> Tensor:
         """b, the prior without neighbours, for each mean answer; [B, C]."""
-        prior = prior_from_confusions(self.confusions, means.float(), self.rules.pull).double()
+        prior = prior_from_confusions(self.confusions, means.float(), self.rules.pull, self.usual.float()).double()
         found = means ** (1 - self.rules.correction) * prior**self.rules.correction
         return found / found.sum(1, keepdim=True)
 
     def bias(self) -> Tensor:
         """What is added to log-probabilities now where no neighbours vote: log b − log ḡ, [C]."""
-        mean = self.answered / self.answered.sum()
-        return self.base(mean.unsqueeze(0))[0].log() - mean.log()
+        mean = self.mean_answer(self.answered.numpy())
+        return self.base(torch.from_numpy(mean)[None])[0].log() - torch.from_numpy(mean).log()
+
+    def mean_answer(self, answered: np.ndarray) -> np.ndarray:
+        """Return ḡ, [C]: the mean of the answers and of the images that it starts with."""
+        return (answered + self.start * self.usual.numpy()) / (answered.sum() + self.start)
 
     def take_in(self, p: Tensor, steps: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         """ḡ [B, C], ρ [B] and κ [B] at each image, with the images before it and itself."""
@@ -103,13 +117,13 @@ class Diagnosis:
         for n in steps:
             rows = rows_of[at : at + n]
             now, kept = rows.mean(0), (1 - 1 / self.rules.memory) ** n
-            if previous.any():
+            if answered.any():
                 alike, chance = float(now @ previous), float(now @ answered / answered.sum())
                 new = (1.0, 1.0, alike - chance, (alike - chance) ** 2, alike, chance)
                 fading = (kept, kept**2, kept, kept, kept, kept)
                 self.likeness = tuple(f * old + more for f, old, more in zip(fading, self.likeness, new))
-            answered, previous = kept * answered + rows.sum(0), now
-            means[at : at + n] = answered / answered.sum()
+            answered, previous, self.start = kept * answered + rows.sum(0), now, kept * self.start
+            means[at : at + n] = self.mean_answer(answered)
             rhos[at : at + n], kappas[at : at + n] = self.rho, self.kappa
             at += n
         self.answered, self.previous = torch.from_numpy(answered), torch.from_numpy(previous.copy())
@@ -153,12 +167,13 @@ class Diagnosis:
 
     def state_dict(self) -> dict[str, Tensor]:
         tensors = {name: getattr(self, name).clone() for name in STATE}
-        return {**tensors, "likeness": torch.tensor(self.likeness, dtype=torch.double)}
+        return {**tensors, "numbers": torch.tensor([self.start, *self.likeness], dtype=torch.double)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         for name in STATE:
             setattr(self, name, state[name].clone())
-        self.likeness = tuple(state["likeness"].tolist())
+        self.start, *likeness = state["numbers"].tolist()
+        self.likeness = tuple(likeness)
 
 
 STATE = ("answered", "previous", "chains", "evidence")

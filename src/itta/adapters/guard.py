@@ -76,7 +76,7 @@ class Guard(Adapter):
         self.inner = inner
         known = self.model.confusions
         self.temperature = 1.0 if known is None else float(known["temperature"])
-        self.stream = Diagnosis(self.model.n_classes, Rules(), None if known is None else known["mean"])
+        self.stream = Diagnosis(self.model.n_classes, Rules(), known)
         self.name, self.predicts = f"guarded {inner.name}", inner.predicts  # type: ignore[misc]
         self.needs = replace(inner.needs, batch=1)  # type: ignore[misc]
         self.begin()

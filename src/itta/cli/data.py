@@ -77,20 +77,20 @@ def run_list(options: List) -> None:
 
 
 def run_get(options: Get) -> None:
-    from itta.data.check import check
-    from itta.data.get import get
     from itta.data.published import find_published
+    from itta.data.retrieval import retrieve
+    from itta.data.verification import verify
 
     with progress_bars() as report:
-        folder = get(options.name, options.root, url=options.url, report=report)
-    print_check(check(folder, find_published(options.name).name, decode=False), options.json)
+        folder = retrieve(options.name, options.root, url=options.url, report=report)
+    print_check(verify(folder, find_published(options.name).name, decode=False), options.json)
 
 
 def run_check(options: Check) -> None:
-    from itta.data.check import check
+    from itta.data.verification import verify
 
     with progress_bars() as report:
-        found = check(options.path, options.name, decode=options.decode, report=report)
+        found = verify(options.path, options.name, decode=options.decode, report=report)
     print_check(found, options.json)
 
 

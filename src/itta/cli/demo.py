@@ -7,7 +7,7 @@ from itta.cli.screen import print_json, progress_bars, say, show, typed_command,
 
 
 def demo(out: Path = Path("demo-output"), page: bool = True, json: bool = False) -> None:
-    """Train on three drawing styles, adapt to a fourth without labels, and show what each part brought.
+    """Train on three drawing styles, adapt to a fourth without labels, and show the effect of each method.
 
     A few minutes on two cores the first time, cached afterwards. Example: itta demo --out demo-output
 

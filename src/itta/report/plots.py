@@ -1,58 +1,12 @@
-"""Figures of results: styles of domains, accuracy along a stream, and the figures of a table."""
+"""Figures of results: accuracy along a stream, and the figures of a table."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from itta.report.plot_style import COLOURS, PALETTE, hide_spines, pyplot, save_figure, series_style
-
-
-@dataclass(frozen=True)
-class DomainPictures:
-    """Pictures of the same things in every domain."""
-
-    images: Mapping[str, np.ndarray]  # domain -> [columns, height, width, 3]
-    columns: Sequence[str]  # the name of each thing
-    target: str
-
-
-def draw_styles(grid: Any, pictures: DomainPictures) -> None:
-    """Draw a row of pictures for each domain; a red frame marks the target."""
-    for i, (domain, row) in enumerate(pictures.images.items()):
-        is_target = domain == pictures.target
-        for j, image in enumerate(row):
-            ax = grid[i][j]
-            ax.imshow(image)
-            ax.set_xticks([])
-            ax.set_yticks([])
-            for spine in ax.spines.values():
-                spine.set_color(COLOURS["adapted"] if is_target else "#dddddd")
-                spine.set_linewidth(1.5 if is_target else 0.5)
-            if i == 0:
-                ax.set_title(pictures.columns[j], fontsize=6)
-            if j == 0:
-                label = f"{domain}\n({'target' if is_target else 'source'})"
-                ax.set_ylabel(label, fontsize=7, rotation=0, ha="right", va="center")
-
-
-def draw_bars(ax: Any, results: Mapping[str, Sequence[float]]) -> None:
-    """Draw the mean accuracy of each method with its standard error, and a dot for every seed."""
-    names = list(results)
-    positions = np.arange(len(names))[::-1]
-    means = [100 * float(np.mean(v)) for v in results.values()]
-    errors = [100 * float(np.std(v)) / len(v) ** 0.5 for v in results.values()]
-    colours = [COLOURS["plain"], COLOURS["third"], COLOURS["other"], COLOURS["adapted"]]
-    ax.barh(positions, means, xerr=errors, color=colours[: len(names)], height=0.62, error_kw={"lw": 1})
-    for y, mean, values in zip(positions, means, results.values()):
-        ax.plot([100 * v for v in values], [y] * len(values), "o", color="black", ms=3, alpha=0.6)
-        ax.text(0.6, y, f"{mean:.1f}", va="center", ha="left", color="white", fontsize=9, fontweight="bold")
-    ax.set_yticks(positions, names, fontsize=8)
-    ax.set_xlabel("accuracy on the target, %  (dots: seeds, whisker: s.e.)", fontsize=8)
-    ax.tick_params(axis="x", labelsize=7)
-    hide_spines(ax)
 
 
 def draw_stream(ax: Any, curves: Mapping[str, Sequence[np.ndarray]], window: int) -> None:
@@ -70,34 +24,10 @@ def draw_stream(ax: Any, curves: Mapping[str, Sequence[np.ndarray]], window: int
     hide_spines(ax)
 
 
-def plot_styles(path: Path, pictures: DomainPictures) -> Path:
-    rows, columns = len(pictures.images), len(pictures.columns)
-    figure, grid = pyplot().subplots(rows, columns, figsize=(0.75 * columns + 1, 0.8 * rows + 0.2), squeeze=False)
-    draw_styles(grid, pictures)
-    return save_figure(figure, path)
-
-
 def plot_stream(path: Path, curves: Mapping[str, Sequence[np.ndarray]], window: int, title: str) -> Path:
     figure, ax = pyplot().subplots(figsize=(6, 3))
     draw_stream(ax, curves, window)
     ax.set_title(title, fontsize=9)
-    return save_figure(figure, path)
-
-
-def plot_summary(
-    path: Path,
-    pictures: DomainPictures,
-    results: Mapping[str, Sequence[float]],
-    curves: Mapping[str, Sequence[np.ndarray]],
-    window: int,
-) -> Path:
-    """Plot the whole demo in one figure: the styles, the accuracies, the stream."""
-    figure: Any = pyplot().figure(figsize=(11, 4.6), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=[1.15, 1])
-    draw_styles(left.subplots(len(pictures.images), len(pictures.columns), squeeze=False), pictures)
-    top, bottom = right.subplots(2, 1)
-    draw_bars(top, results)
-    draw_stream(bottom, curves, window)
     return save_figure(figure, path)
 
 

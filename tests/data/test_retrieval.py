@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 
 from itta.cli import main
-from itta.data import get as get_module
-from itta.data import load_dataset
-from itta.data.check import check
+from itta.data import load_dataset, retrieval
 from itta.data.download import Patience
-from itta.data.get import get
 from itta.data.published import PUBLISHED
+from itta.data.retrieval import retrieve
+from itta.data.verification import verify
 from itta.errors import InputError
 
 
 def fetch(name: str, root: Path, server, **options) -> Path:
-    return get(name, root, url=server.url, patience=Patience(attempts=2, pause=0.0), **options)
+    return retrieve(name, root, url=server.url, patience=Patience(attempts=2, pause=0.0), **options)
 
 
 def test_pacs_from_a_zip(server, tmp_path, archive_of, pacs, tree) -> None:
@@ -206,7 +205,7 @@ def test_mnist_is_checked_by_its_published_checksums(mnist, tmp_path, tree) -> N
 
 
 def test_only_one_process_at_a_time(server, tmp_path) -> None:
-    with get_module.FileLock(tmp_path / ".PACS.lock"), pytest.raises(InputError, match="another process"):
+    with retrieval.FileLock(tmp_path / ".PACS.lock"), pytest.raises(InputError, match="another process"):
         fetch("PACS", tmp_path, server)
 
 
@@ -227,10 +226,10 @@ def test_a_file_cut_short_since_is_found(server, tmp_path, archive_of, pacs, cap
     server.files["PACS.zip"] = archive_of("zip", pacs)
     folder = fetch("PACS", tmp_path, server)
     told = "changed since itta data get"
-    noted = check(folder, "PACS", decode=False)
+    noted = verify(folder, "PACS", decode=False)
     assert noted.contents is not None
     assert noted.contents.files == len(pacs)
     assert not any(told in problem for problem in noted.problems)
     image = next(folder.rglob("*.jpg"))
     image.write_bytes(image.read_bytes()[:-1])
-    assert any(told in problem for problem in check(folder, "PACS", decode=False).problems)
+    assert any(told in problem for problem in verify(folder, "PACS", decode=False).problems)

@@ -19,7 +19,7 @@ from itta.progress import ReportProgress, silent
 DOWNLOADS = ".downloads"
 
 
-def get(
+def retrieve(
     name: str,
     root: Path,
     *,

@@ -19,7 +19,7 @@ _MNIST_COUNT = 70_000
 
 
 @dataclass
-class Check:
+class Verification:
     """The result of a check. `problems` is empty if all is well."""
 
     path: Path
@@ -55,7 +55,9 @@ class Check:
         }
 
 
-def check(path: Path, name: str | None = None, *, decode: bool = True, report: ReportProgress = silent) -> Check:
+def verify(
+    path: Path, name: str | None = None, *, decode: bool = True, report: ReportProgress = silent
+) -> Verification:
     """Count the images of a folder root/domain/class/image or a manifest, compare, and read them if ``decode`` is set.
 
     Without a name, a folder with the name of a published data set counts as that data set.
@@ -66,7 +68,7 @@ def check(path: Path, name: str | None = None, *, decode: bool = True, report: R
     files = files_by_class(path)
     if not files:
         raise no_domains(path)
-    found = Check(path, facts.name if facts else None)
+    found = Verification(path, facts.name if facts else None)
     found.counts = {d: {c: len(paths) for c, paths in by_class.items()} for d, by_class in files.items()}
     if facts:
         _compare(found, facts)
@@ -91,7 +93,7 @@ def _guess(path: Path) -> Published | None:
     return next((p for p in PUBLISHED.values() if name in (p.folder, p.name)), None)
 
 
-def _compare(found: Check, facts: Published) -> None:
+def _compare(found: Verification, facts: Published) -> None:
     totals = {domain: found.total(domain) for domain in found.counts}
     found.expected = next((counts for counts in facts.counts if counts == totals), facts.counts[0])
     found.expected_classes = facts.class_counts
@@ -113,7 +115,7 @@ def _compare(found: Check, facts: Published) -> None:
     found.problems += [f"{label!r} is not a class of {facts.name}" for label in strange]
 
 
-def _compare_contents(found: Check) -> None:
+def _compare_contents(found: Verification) -> None:
     """Compare names and sizes with those at the time of itta data get: no checksum of the files was published."""
     if not found.path.is_dir():
         return
@@ -125,16 +127,16 @@ def _compare_contents(found: Check) -> None:
         )
 
 
-def _look(found: Check) -> None:
+def _look(found: Verification) -> None:
     """Check the user's own data: every domain should have images of every class."""
     classes = sorted({label for by_class in found.counts.values() for label in by_class})
     for domain, by_class in found.counts.items():
         found.problems += [f"{domain}/{label}: no images" for label in classes if not by_class.get(label)]
 
 
-def _check_mnist(path: Path, facts: Published) -> Check:
+def _check_mnist(path: Path, facts: Published) -> Verification:
     images, digits = read_mnist(path)
-    found = Check(path, facts.name)
+    found = Verification(path, facts.name)
     found.counts = {"MNIST": {str(digit): int((digits == digit).sum()) for digit in range(10)}}
     found.expected = {"MNIST": _MNIST_COUNT}
     if len(images) != _MNIST_COUNT:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from itta.cli import main
-from itta.data.check import check
 from itta.data.published import PUBLISHED
+from itta.data.verification import verify
 from itta.errors import InputError
 
 
@@ -31,7 +31,7 @@ def small_pacs(tmp_path: Path, pacs: dict[str, bytes], monkeypatch: pytest.Monke
 
 def test_all_is_well(small_pacs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told: list[tuple[int, int]] = []
-    found = check(small_pacs, report=lambda what, done, total: told.append((done, total)))
+    found = verify(small_pacs, report=lambda what, done, total: told.append((done, total)))
     assert (found.name, found.problems, found.unreadable) == ("PACS", [], {})
     assert told[-1] == (56, 56)
     assert main(["data", "check", str(small_pacs)]) == 0
@@ -77,7 +77,7 @@ def tear(root: Path) -> None:
 )
 def test_what_is_wrong_is_named(small_pacs: Path, harm, problems: list[str], capsys) -> None:
     harm(small_pacs)
-    found = check(small_pacs)
+    found = verify(small_pacs)
     for problem in problems:
         assert any(problem in p for p in found.problems), found.problems
     assert main(["data", "check", str(small_pacs), "--json"]) == 2
@@ -91,16 +91,16 @@ def test_what_is_wrong_is_named(small_pacs: Path, harm, problems: list[str], cap
 
 def test_unreadable_files_are_listed_unless_not_read(small_pacs: Path) -> None:
     empty(small_pacs)
-    assert list(check(small_pacs).unreadable) == [str(small_pacs / "photo/dog/0.jpg")]
-    assert check(small_pacs, decode=False).problems == []
+    assert list(verify(small_pacs).unreadable) == [str(small_pacs / "photo/dog/0.jpg")]
+    assert verify(small_pacs, decode=False).problems == []
 
 
 def test_a_folder_of_another_name_is_what_it_is_called(small_pacs: Path) -> None:
     other = small_pacs.rename(small_pacs.parent / "mine")
-    assert check(other).name is None
-    assert check(other, "pacs").name == "PACS"
+    assert verify(other).name is None
+    assert verify(other, "pacs").name == "PACS"
     with pytest.raises(InputError, match="unknown data set"):
-        check(other, "PUCS")
+        verify(other, "PUCS")
 
 
 def test_either_version_of_terra_incognita_is_right(tmp_path: Path, monkeypatch, picture) -> None:
@@ -111,16 +111,16 @@ def test_either_version_of_terra_incognita_is_right(tmp_path: Path, monkeypatch,
         for label in facts.classes:
             (tmp_path / domain / label).mkdir(parents=True)
             (tmp_path / domain / label / "1.jpg").write_bytes(picture())
-    assert check(tmp_path, "TerraIncognita").problems == []
+    assert verify(tmp_path, "TerraIncognita").problems == []
     (tmp_path / "location_38/dog/1.jpg").unlink()
-    assert check(tmp_path, "TerraIncognita").problems[0].startswith("location_100: 10 images, 20 published")
+    assert verify(tmp_path, "TerraIncognita").problems[0].startswith("location_100: 10 images, 20 published")
 
 
 def test_ones_own_data_are_counted_and_gaps_named(tmp_path: Path, picture, capsys) -> None:
     for name in ("a/cat/1.jpg", "a/dog/1.jpg", "b/cat/1.jpg"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(picture())
-    found = check(tmp_path)
+    found = verify(tmp_path)
     assert found.counts == {"a": {"cat": 1, "dog": 1}, "b": {"cat": 1}}
     assert found.problems == ["b/dog: no images"]
     assert main(["data", "check", str(tmp_path)]) == 2
@@ -132,14 +132,14 @@ def test_a_manifest_is_checked_too(tmp_path: Path, picture) -> None:
     (tmp_path / "2.jpg").write_bytes(b"")
     manifest = tmp_path / "list.csv"
     manifest.write_text("domain,class,file\na,cat,1.jpg\nb,cat,2.jpg\n")
-    assert list(check(manifest).unreadable) == [str(tmp_path / "2.jpg")]
+    assert list(verify(manifest).unreadable) == [str(tmp_path / "2.jpg")]
 
 
 def test_no_data_at_all(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="domain/class/image"):
-        check(tmp_path)
+        verify(tmp_path)
     with pytest.raises(InputError, match="there is no folder"):
-        check(tmp_path / "none")
+        verify(tmp_path / "none")
 
 
 def test_many_problems_are_cut_on_the_screen(tmp_path: Path, capsys) -> None:
