@@ -12,6 +12,7 @@ import tyro
 from itta import __version__
 from itta.cli.adapt import adapt
 from itta.cli.cam import cam
+from itta.cli.check import check
 from itta.cli.data import data
 from itta.cli.demo import demo
 from itta.cli.export import export
@@ -35,6 +36,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "adapt": adapt,
     "tune": tune,
     "predict": predict,
+    "check": check,
     "sweep": sweep,
     "sweep-status": sweep_status,
     "report": report,

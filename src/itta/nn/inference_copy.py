@@ -1,0 +1,108 @@
+"""Copies of backbones that no longer learn, made to be fast: the one place that decides how.
+
+Convolutions take in the stored normalisation, the sum and the activation that follow them (`FusedConv`), maps have
+their channels last, and a large batch goes through a block in parts that fit the processor's cache. A copy computes the
+same features as its backbone, up to rounding. `python -m benchmarks.forward_cost` measures the gain.
+"""
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from itta.nn.backbone import Backbone
+from itta.nn.fused_conv import has_kernel
+from itta.nn.fusion import fuse_convolutions, treats_images_alone
+
+PART = 3 * 2**20  # bytes of the largest map of a part, for each thread
+
+
+@torch.inference_mode(False)
+@torch.no_grad()
+def fast_copy(backbone: Backbone) -> Backbone:
+    """Return a copy for inference only. A backbone that walks through its blocks in its own way stays as it is."""
+    ways = ("forward", "until", "resume")
+    if any(getattr(type(backbone), way) is not getattr(Backbone, way) for way in ways):
+        return backbone
+    return InferenceCopy(backbone).eval().requires_grad_(False)
+
+
+class InferenceCopy(Backbone):
+    """A backbone with fused copies of another backbone's stem and blocks."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__(backbone.mean, backbone.std)
+        self.block_names, self.dim = backbone.block_names, backbone.dim  # type: ignore[misc]
+        self.in_channels, self.frozen_bn = backbone.in_channels, backbone.frozen_bn
+        blocks = {name: backbone.get_submodule(name) for name in backbone.block_names}
+        self.rest = copy.deepcopy(backbone, {id(block): nn.Identity() for block in blocks.values()}).eval()
+        self.stem_part = fast_part(Stem(self.rest))
+        for name, block in blocks.items():
+            setattr(self, name, fast_part(copy.deepcopy(block).eval()))
+
+    def normalise(self, x: Tensor) -> Tensor:
+        return self.rest.normalise(x)
+
+    def stem(self, x: Tensor) -> Tensor:
+        return self.stem_part(x.contiguous(memory_format=torch.channels_last))
+
+    def pool(self, z: Tensor) -> Tensor:
+        return self.rest.pool(z)
+
+
+class Stem(nn.Module):
+    """The stem of a backbone as a module of its own."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.backbone.stem(x)
+
+
+class InParts(nn.Module):
+    """A block that treats every image by itself, run on parts of a batch.
+
+    Maps that are larger than the cache are read from memory again by every layer, and memory for the largest ones is
+    asked of the system, and given back, at every layer. Parts avoid both.
+    """
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+        self.largest: dict[torch.Size, int] = {}  # shape of one input -> bytes of the largest map; of the last shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) == 1 or not has_kernel(x):
+            return self.block(x)
+        shape = x.shape[1:]
+        if shape not in self.largest:
+            with LargestMap() as found:
+                self.block(x[:1])
+            self.largest = {shape: found.bytes}
+        parts = math.ceil(len(x) * self.largest[shape] / (PART * torch.get_num_threads()))
+        return self.block(x) if parts < 2 else torch.cat([self.block(part) for part in x.chunk(parts)])
+
+
+class LargestMap(TorchDispatchMode):
+    """Note the size of the largest tensor that is made inside the ``with``."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor) and not out.is_mkldnn:
+            self.bytes = max(self.bytes, out.numel() * out.element_size())
+        return out
+
+
+def fast_part(block: nn.Module) -> nn.Module:
+    """Return a block with fused convolutions, run in parts if it treats every image by itself."""
+    traced = fuse_convolutions(block)
+    if traced is None:  # its operations depend on values or sizes
+        return block.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return InParts(traced) if treats_images_alone(traced) else traced
