@@ -46,9 +46,7 @@ def fuse_convolutions(block: nn.Module) -> fx.GraphModule | None:
 
 def treats_images_alone(traced: fx.GraphModule) -> bool:
     """Tell whether the answer for an image cannot depend on the rest of its batch, as far as the operations tell."""
-    return all(
-        node.op in ("placeholder", "output") or kind_of(traced, node) in ALONE for node in traced.graph.nodes
-    )
+    return all(node.op in ("placeholder", "output") or kind_of(traced, node) in ALONE for node in traced.graph.nodes)
 
 
 def fuse(traced: fx.GraphModule, conv: fx.Node) -> None:

@@ -37,6 +37,7 @@ class InferenceCopy(Backbone):
         super().__init__(backbone.mean, backbone.std)
         self.block_names, self.dim = backbone.block_names, backbone.dim  # type: ignore[misc]
         self.in_channels, self.frozen_bn = backbone.in_channels, backbone.frozen_bn
+        self.precision = backbone.precision
         blocks = {name: backbone.get_submodule(name) for name in backbone.block_names}
         self.rest = copy.deepcopy(backbone, {id(block): nn.Identity() for block in blocks.values()}).eval()
         self.stem_part = fast_part(Stem(self.rest))
