@@ -15,6 +15,8 @@ Model = TypeVar("Model", bound=nn.Module)
 def resolve_device(device: str | torch.device = "auto") -> torch.device:
     """Return the device of a name; "auto" is the first CUDA device, else Apple's GPU, else the CPU.
 
+    A device of torch's own type may be of any kind.
+
     >>> resolve_device("cpu")
     device(type='cpu')
     """
@@ -25,7 +27,7 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
         wanted = torch.device(device)
     except RuntimeError:
         raise InputError(f"unknown device {device!r}. Choices: {CHOICES}.") from None
-    if wanted.type not in ("cpu", "cuda", "mps"):
+    if wanted.type not in ("cpu", "cuda", "mps") and isinstance(device, str):
         raise InputError(f"unknown device {str(device)!r}. Choices: {CHOICES}.")
     if wanted.type == "cuda":
         check_cuda(wanted)
