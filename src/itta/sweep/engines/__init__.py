@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from itta.errors import InputError, unknown
+from itta.nn.device import resolve_device
 from itta.progress import ReportProgress, silent
 from itta.run.directory import refuse_another
 from itta.run.job import Ending, Job, mark_failed
@@ -75,6 +76,8 @@ def choose_devices(engine: str, device: str, gpus: float | None) -> tuple[str, f
         raise InputError(
             f"a sweep gives each trial a device of its own, got {device}: name --device cuda and --gpus N."
         )
+    if engine == "local":
+        resolve_device(device)  # refuse an absent one before anything is written
     if gpus is None:
         from itta.sweep.engines.local import visible_gpus
 
