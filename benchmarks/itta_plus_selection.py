@@ -182,14 +182,14 @@ def changed(variant: Variant, constant: str, value: Any) -> Variant:
 
 def choose(found: list[Evidence]) -> tuple[dict[str, Any], list[Tried]]:
     """Give one constant after another the best of its values; the others have their chosen or first value."""
-    variant, tried, values = START, [], {}
+    variant, tried, values, known = START, [], {}, {}
     for constant, candidates in GRID.items():
         best = -np.inf
         for value in candidates:
             candidate = changed(variant, constant, value)
             if candidate.rules.high <= candidate.rules.low:
                 continue
-            total, worst, kinds = score(found, candidate)
+            known[candidate] = total, worst, kinds = known.get(candidate) or score(found, candidate)
             tried.append(Tried(constant, str(value), round(total, 3), round(worst, 2), *(round(k, 2) for k in kinds)))
             print(*tried[-1], flush=True)
             if total > best:

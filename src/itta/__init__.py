@@ -7,17 +7,20 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from itta.adapters import adapt
+    from itta.estimators import estimate
     from itta.models.source_collection import collect
     from itta.models.wrapped import wrap
-    from itta.store.model import load
+    from itta.store.saved import load, save
 
 PUBLIC = {  # name -> module, imported on first use
     "adapt": "itta.adapters",
     "collect": "itta.models.source_collection",
-    "load": "itta.store.model",
+    "estimate": "itta.estimators",
+    "load": "itta.store.saved",
+    "save": "itta.store.saved",
     "wrap": "itta.models.wrapped",
 }
-__all__ = ["__version__", "adapt", "collect", "load", "wrap"]
+__all__ = ["__version__", "adapt", "collect", "estimate", "load", "save", "wrap"]
 
 
 def __getattr__(name: str) -> Any:

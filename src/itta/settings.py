@@ -118,6 +118,30 @@ class StreamSettings:
             raise InputError(f"--concentration must be a number above 0, got {self.concentration}.")
 
 
+@dataclass(frozen=True, kw_only=True)
+class AdoptSettings:
+    """How a network is wired, and which images it takes."""
+
+    weights: str = ""
+    """Weights of the network, a .safetensors or .pth file. Without this flag: the weights it is made with."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes in the order of the network's logits. Default: the folders' names, sorted."""
+    blocks: tuple[str, ...] = ()
+    """Submodules after which adapters step in. Default: found for known families."""
+    head: str = ""
+    """Submodule that gives the logits. Default: found by running the network."""
+    mean: tuple[float, ...] = ()
+    """Mean of red, green and blue that the network expects to be subtracted. Default: it does so itself."""
+    std: tuple[float, ...] = ()
+    """Deviation of red, green and blue that the network expects images to be divided by."""
+    image_size: int = 0
+    """Pixels on each side of an image. Default: as the network says, or 224."""
+    seed: int = 0
+    """Seed of the choice of images."""
+    device: str = "auto"
+    """Device that computes: cpu, cuda, cuda:N or mps; auto takes a GPU if torch finds one."""
+
+
 @dataclass(frozen=True)
 class Adaptation:
     """What a sweep does with each trained model at test time."""

@@ -14,8 +14,8 @@ from itta.cli import VERBS, main
 from itta.errors import InputError
 
 Fails = Callable[..., str]
-COMPUTE = ("train", "sweep", "tune", "adapt", "predict", "cam", "profile", "export")
-DEVICE_ONLY = ("demo", "inspect")
+COMPUTE = ("train", "sweep", "tune", "adapt", "predict", "estimate", "check", "cam", "profile", "export")
+DEVICE_ONLY = ("demo", "inspect", "adopt")
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 
 
@@ -45,6 +45,9 @@ def test_an_absent_device_is_refused_in_one_line(
         "tune": [model],
         "adapt": [model, photos, "--domain", "night"],
         "predict": [model, photos / "night"],
+        "estimate": [model, photos, "--domain", "night"],
+        "check": [model, photos, "--domain", "night", "--out", new],
+        "adopt": ["torch.nn:Identity", "--data", photos, "--out", new],
         "cam": [model, photos, "--domain", "night", "--out", tmp_path / "cam.png"],
         "profile": [model],
         "export": [model, "--torch", tmp_path / "model.pt2"],

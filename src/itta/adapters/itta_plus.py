@@ -190,9 +190,9 @@ class ITTAPlus(Adapter):
         asked = {} if self.supports is None else {"prototypes": self.ask_prototypes(self.supports, seen)}
         given = {"plain": seen.plain, **({} if seen.restyled is None else {"restyled": seen.restyled}), **asked}
         found = dict(zip(given, fetch(*given.values())))  # small from here on: the host computes the rest
-        answers = {name: logits / self.temperature for name, logits in found.items() if name not in asked}
-        if asked:
-            answers["prototypes"] = self.sharpened(found["prototypes"], answers["plain"])
+        answers = {name: logits / self.temperature for name, logits in found.items()}
+        answers |= {name: self.sharpened(found[name], answers["plain"]) for name in asked}
+        self.opinions = {name: logits for name, logits in answers.items() if name != "plain"}
         names = list(answers)
         stages = {name: self.average({n: answers[n] for n in names[: i + 1]}) for i, name in enumerate(names)}
         judged = self.stream(stages[names[-1]])

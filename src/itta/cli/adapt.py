@@ -45,7 +45,7 @@ def adapt(
     """
     from itta.data.dataset import prepare_images
     from itta.data.target import open_stream
-    from itta.explain.adapted_stream import AdaptedStream
+    from itta.explain.adapted_stream import AdaptedStream, diagnosis_of
     from itta.explain.run_story import stream_title, tell_adaptation, write_run_page
     from itta.nn.device import place
     from itta.run.compare import compare
@@ -73,6 +73,8 @@ def adapt(
     rows = [[name, *values] for name, values in result["rows"].items()]
     title = f"{target.name}: {result['images']} images, batches of {stream.batch_size}"
     show(Table(title, ["", *result["columns"]], rows))
+    for part, reason in ((diagnosis_of(chosen) or {}).get("left out", {})).items():
+        say(f"left out: {part} ({reason})")
     for file in files:
         say(file)
 

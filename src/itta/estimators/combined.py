@@ -28,7 +28,8 @@ FEWEST = 12  # stand-ins that a regression needs
 class Settings:
     """Chosen on source domains only, by `python -m benchmarks.estimates_selection`."""
 
-    accuracy_from: tuple[str, ...] = ("nuclear norm", "skew", "agreement of prototypes")
+    accuracy_from: tuple[str, ...] = ("diversity", "support of restyled")
+    without_opinions: tuple[str, ...] = ("nuclear norm", "skew")  # instead, where the model has no restyled answer
     gain_from: tuple[str, ...] = ("believed gain",)
     ridge: float = 0.02  # strength of the penalty, for each stand-in
     widening: float = 1.5  # of the interval of the accuracy
@@ -100,7 +101,8 @@ class Combined(Estimator):
         """Estimate accuracy before and after adaptation, with intervals."""
         s = self.settings
         found = measure_answers(evidence, known.threshold, known.images)
-        level, columns = self.regression(s.accuracy_from, found, known, logit(known.accuracy))
+        wanted = s.accuracy_from if set(s.accuracy_from) <= set(found) & set(known.columns) else s.without_opinions
+        level, columns = self.regression(wanted, found, known, logit(known.accuracy))
         change, gain_columns = self.regression(s.gain_from, found, known, known.gain)
         value, gain = sigmoid(level(columns)), change(gain_columns)
         distance = level.distance(columns)

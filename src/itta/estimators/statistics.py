@@ -7,9 +7,11 @@ from torch import Tensor
 
 from itta.estimators.base import Evidence
 from itta.functional.answer_statistics import (
+    answer_diversity,
     answer_skew,
     believed_gain,
     mean_confidence,
+    mean_support,
     negative_entropy,
     nuclear_norm,
     share_above,
@@ -18,13 +20,14 @@ from itta.functional.answer_statistics import (
 Statistic = Callable[[Evidence, float], float | None]  # (answers, threshold of the entropy) -> number, None: not known
 
 
-def agreement_with(opinion: str) -> Statistic:
-    def share(evidence: Evidence, threshold: float) -> float | None:
-        if opinion not in evidence.opinions:
-            return None
-        return float((evidence.opinions[opinion].argmax(1) == evidence.answers).float().mean())
+def support_of(opinion: str) -> Statistic:
+    """The probability that another opinion gives to the trained model's answers."""
 
-    return share
+    def support(evidence: Evidence, threshold: float) -> float | None:
+        found = evidence.opinions.get(opinion)
+        return None if found is None else mean_support(found, evidence.answers)
+
+    return support
 
 
 def skew(evidence: Evidence, threshold: float) -> float | None:
@@ -42,8 +45,9 @@ STATISTICS: dict[str, Statistic] = {
     "atc": lambda e, t: share_above(negative_entropy(e.before), t),
     "nuclear norm": lambda e, t: nuclear_norm(e.before),
     "skew": skew,
-    "agreement of restyled": agreement_with("restyled"),
-    "agreement of prototypes": agreement_with("prototypes"),
+    "diversity": lambda e, t: answer_diversity(e.before),
+    "support of restyled": support_of("restyled"),
+    "support of prototypes": support_of("prototypes"),
     "believed gain": gain_by_belief,
     "changed": lambda e, t: float((e.after != e.answers).float().mean()),
 }

@@ -3,6 +3,8 @@
 Each takes probabilities p [N, C], or classes [N], and returns one number.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -56,6 +58,24 @@ def answer_skew(p: Tensor, prior: Tensor) -> float:
     """
     shares = torch.bincount(p.argmax(1), minlength=p.shape[1]).to(p) / len(p)
     return float((shares - prior.to(p)).abs().sum() / 2)
+
+
+def answer_diversity(p: Tensor) -> float:
+    """Return the entropy of the mean answer, as a share of that of equal classes.
+
+    >>> round(answer_diversity(torch.tensor([[1.0, 0.0], [0.0, 1.0]])), 6), answer_diversity(torch.tensor([[1.0, 0.0]]))
+    (1.0, 0.0)
+    """
+    return float(torch.special.entr(p.mean(0)).sum() / math.log(p.shape[1])) if p.shape[1] > 1 else 1.0
+
+
+def mean_support(opinion: Tensor, answers: Tensor) -> float:
+    """Return the mean probability that another opinion [N, C] gives to the answered classes [N].
+
+    >>> mean_support(torch.tensor([[0.75, 0.25], [0.5, 0.5]]), torch.tensor([0, 1]))
+    0.625
+    """
+    return float(opinion.gather(1, answers.unsqueeze(1)).mean())
 
 
 def believed_gain(belief: Tensor, before: Tensor, after: Tensor) -> float:

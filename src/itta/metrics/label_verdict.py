@@ -29,5 +29,5 @@ def judge_labels(plan: Plan, labels: Mapping[int, int]) -> Checked:
             before[s.stratum].append(labels[s.number] == s.before)
             after[s.stratum].append(labels[s.number] == s.after)
     differences = np.array(after[CHANGED], dtype=float) - np.array(before[CHANGED], dtype=float)
-    shares = [estimate_share({k: np.array(v) for k, v in right.items()}, plan.sizes) for right in (before, after)]
-    return Checked(len(labels), len(plan.sample), *shares, judge_differences(differences, plan.changed))
+    was, now = (estimate_share({k: np.array(v) for k, v in right.items()}, plan.sizes) for right in (before, after))
+    return Checked(len(labels), len(plan.sample), was, now, judge_differences(differences, plan.changed))

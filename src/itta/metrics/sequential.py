@@ -69,7 +69,7 @@ def judge_differences(differences: np.ndarray, population: int, alpha: float = A
     elif len(d) == population:
         decision = "equal"
     needed = labels_needed(d, population, alpha, seed) if decision == "undecided" else 0
-    return Verdict(decision, len(d), population, *peaks, needed)
+    return Verdict(decision, len(d), population, peaks[0], peaks[1], needed)
 
 
 def labels_needed(differences: np.ndarray, population: int, alpha: float = ALPHA, seed: int = 0) -> int:

@@ -1,7 +1,8 @@
 """Stand-in targets: what a model's answers looked like on damaged source images, and how right they were.
 
 A table with a row for each stand-in and a column for each statistic of the answers. It is collected from held-out
-source images when a training ends, and an estimator of accuracy learns from it. The first row is the images as they are.
+source images when a training ends, and an estimator of accuracy learns from it. The first row is the images without
+damage.
 """
 
 from collections.abc import Mapping

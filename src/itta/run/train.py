@@ -33,7 +33,7 @@ from itta.schema import Count, convert, damaged
 from itta.seeds import derive_seed, seed_all
 from itta.settings import RunSettings
 from itta.store.checkpoint import TrainingProgress, load_checkpoint, save_checkpoint
-from itta.store.model import Description, OwnCode, is_model, load_model, read_description, save_model
+from itta.store.model import Description, OwnCode, is_model, load_algorithm, read_description, save_model
 from itta.store.tensors import check_finite_tensors, load_tensors, save_tensors
 from itta.trial import Trial
 
@@ -123,7 +123,7 @@ def finished(trial: Trial, out: Path, device: torch.device) -> TrainingResult:
     own = OwnCode(trial.algorithm, trial.backbone)
     records.keep_until(out / RECORDS, trial.steps)  # deletes a line that a crash cut off
     made = (r for r in records.read(out / RECORDS) if r.adapter == "source")
-    model = place(load_model(description, own), device, trial.precision)
+    model = place(load_algorithm(description, own), device, trial.precision)
     return TrainingResult(model, description, tuple(made))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from itta.records.story import Event, Picture, Stream
 from itta.records.values import as_written
 from itta.report.page.charts import Chart, Mark, line_chart
+from itta.report.page.diagnosis_view import DiagnosisView, view_diagnosis
 from itta.report.page.stream_statistics import (
     ClassAccuracy,
     ConfusedPair,
@@ -57,6 +58,7 @@ class StreamView:
     pair_table: Table | None
     pictures: dict[str, list[Picture]]
     settings: Table | None
+    diagnosis: DiagnosisView | None
 
 
 def view_stream(stream: Stream, id: str) -> StreamView:
@@ -79,6 +81,7 @@ def view_stream(stream: Stream, id: str) -> StreamView:
         pair_table(pairs) if pairs else None,
         pictures_by_kind(stream.pictures),
         settings_table(stream.settings) if stream.settings else None,
+        view_diagnosis(stream),
     )
 
 
