@@ -47,7 +47,7 @@ class LAME(Adapter):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        self.check(x)
+        x = self.receive(x)
         z = self.still.features(x)
         return agree(self.model.classify(z).log_softmax(1), self.affinity(F.normalize(z)), self.hp.iterations)
 

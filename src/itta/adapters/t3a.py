@@ -55,7 +55,7 @@ class T3A(Adapter):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        self.check(x)
+        x = self.receive(x)
         z = self.still.features(x)
         self.supports.add(z, self.model.classify(z))
         return z @ self.supports.prototypes().T

@@ -60,6 +60,7 @@ class InferenceCopy(Backbone):
         self.block_names, self.dim = backbone.block_names, backbone.dim  # type: ignore[misc]
         self.in_channels, self.frozen_bn = backbone.in_channels, backbone.frozen_bn
         self.origin = (backbone,)  # a tuple, so that it is no submodule
+        self.precision = backbone.precision
         blocks = {name: backbone.get_submodule(name) for name in backbone.block_names}
         self.rest = copy.deepcopy(backbone, {id(block): nn.Identity() for block in blocks.values()}).eval()
         self.stem_part = fast_part(Stem(self.rest))

@@ -10,6 +10,7 @@ from itta.adapters.base import Adapter
 from itta.data.dataset import Images
 from itta.data.loaders import stream
 from itta.errors import InputError
+from itta.functional.transfers import fetch
 from itta.metrics.outcome import Outcome
 from itta.progress import ReportProgress, silent
 
@@ -24,14 +25,17 @@ def predictions(
 
 
 def answer(adapter: Adapter, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the probability and the number of the chosen class of each image; refuse answers that are not numbers."""
+    """Return the probability and the number of the chosen class of each image; refuse answers that are not numbers.
+
+    The images may be on the host or on the adapter's device. The result is on the host.
+    """
     logits = adapter(x).float()
-    if not bool(torch.isfinite(logits).all()):
+    confidence, predicted, finite = fetch(*torch.softmax(logits, 1).max(1), torch.isfinite(logits).all())
+    if not finite:
         raise InputError(
             f"{adapter.name} gives answers that are not finite (NaN): the model's weights, or the adapter's steps, "
             "have overflowed. Train or adapt with a smaller learning rate (--set lr=…)."
         )
-    confidence, predicted = torch.softmax(logits, 1).max(1)
     return confidence, predicted
 
 

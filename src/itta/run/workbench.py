@@ -26,7 +26,7 @@ from itta.run import evaluate as scoring
 from itta.run import train as training
 from itta.run.results import Evaluation, Predictions, TrainedResult
 from itta.seeds import derive_seed
-from itta.settings import TrainSettings
+from itta.settings import RunSettings, TrainSettings
 from itta.store.model import class_name
 from itta.trial import Trial
 
@@ -47,11 +47,12 @@ def train(
 
     ``data`` is a name, a folder root/domain/class/image, a `DomainDataset`, or a dict of torch datasets by domain.
     ``backbone`` is a name, an instance, or a class or function that makes one. The settings are the fields of
-    `TrainSettings`, ``seed``, ``eval_every``, ``report``, and hyper-parameters of the method. With ``out`` the model is
+    `TrainSettings`, ``seed``, ``eval_every``, ``device``, ``report``, and hyper-parameters of the method. With ``out`` the model is
     kept in that directory, and a training that was interrupted goes on.
     """
     known = {f.name for f in fields(TrainSettings)} - {"backbone"}
-    seed, eval_every = settings.pop("seed", 0), settings.pop("eval_every", 300)
+    seed = settings.pop("seed", 0)
+    run = RunSettings(eval_every=settings.pop("eval_every", 300), device=settings.pop("device", "auto"))
     report: ReportProgress = settings.pop("report", silent)
     shared = {name: settings.pop(name) for name in known & settings.keys()}
     dataset = open_domains(data, shared.get("image_size", SMALL), shared.get("allow_missing_classes", False))
@@ -74,7 +75,7 @@ def train(
             backbone=network,
             **(shared | {"image_size": dataset.image_size}),
         )
-        result = training.train(trial, folder, dataset, eval_every=eval_every, report=report)
+        result = training.train(trial, folder, dataset, run, report)
     result.model.about = result.description.about
     return TrainedResult(result.model, result.records, folder if out is not None else None)
 
