@@ -9,6 +9,7 @@ pytest_plugins = (
     "tests.fixtures.photos",
     "tests.fixtures.made_up",
     "tests.fixtures.inline_engine",
+    "tests.fixtures.networks",
 )
 
 

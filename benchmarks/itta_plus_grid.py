@@ -1,9 +1,9 @@
-"""itta+ on every target, kind of stream and batch size, on models trained with ERM and with ITTA, and each part of it.
+"""Run itta+ on every target, kind of stream and batch size, on models trained with ERM and with ITTA.
 
-Each network runs once along each stream; itta+, its ablation, T3A and LAME, bare and guarded, are then replayed from
-what it said (benchmarks.replay; tests hold the replay against the real methods). The models are those of
-benchmarks.adaptation_grid, trained here if they are missing. The same command goes on after an interruption.
-Without options, it makes itta_plus_grid.csv and itta_plus_ablation.csv in docs/results/records.
+Each network runs once along each stream. itta+, its ablation, T3A and LAME, bare and guarded, are then replayed from
+the kept outputs (benchmarks.replay; tests compare the replay with the real methods). Missing models are trained first.
+The same command continues after an interruption. It writes itta_plus_grid.csv and itta_plus_ablation.csv to
+docs/results/records. Methods that train the network at test time run in benchmarks.itta_plus_rivals.
 """
 
 import csv
@@ -18,9 +18,9 @@ import numpy as np
 import torch
 import tyro
 
-from benchmarks.replay import Kept, features_model, judge, keep, look, points, run
-from itta.adapters import adapt
-from itta.adapters.diagnosis import Rules
+from benchmarks.replay import Kept, Variant, features_model, judge, keep, look, points, run
+from itta.adapters import Adapter, adapt
+from itta.adapters.itta_plus import ANSWERS
 from itta.algorithms import Algorithm
 from itta.data import load_dataset
 from itta.data.dataset import DomainDataset, JoinedImages, split
@@ -42,7 +42,7 @@ FEW = 200  # images of each domain, where there are several
 
 @dataclass(frozen=True)
 class Options:
-    out: Path = Path("grid")  # models, what they said, and rows
+    out: Path = Path("grid")  # models, their outputs, and rows
     records: Path = Path("docs/results/records")  # for the CSV files
     data: tuple[str, ...] = ("emoji", "PACS")  # "emoji", or folders root/domain/class/image
     training: tuple[str, ...] = ("erm", "itta")  # algorithms
@@ -54,6 +54,7 @@ class Options:
     image_size: int = 64
     backbone: str = "efficientnet_lite0"
     weights: str = "imagenet"
+    ablation: int = 1  # seeds with the ablation
     trained_only: bool = False  # leave out models that are not there yet, instead of training them
 
 
@@ -77,28 +78,33 @@ class Row(NamedTuple):
     before: float  # accuracy of the trained model, %
     method: str
     gain: float  # points
-    note: str = ""  # what the guard did
+    note: str = ""  # trips of the guard
 
 
-def variants() -> dict[str, tuple[Rules, tuple[str, ...]]]:
-    """Name in the ablation -> rules of the diagnosis, and the answers that are averaged."""
-    three, usual = ("plain", "restyled", "prototypes"), Rules()
-    off = replace(usual, correction=0.0, neighbours=False)
-    found: dict[str, tuple[Rules, tuple[str, ...]]] = {"itta+": (usual, three)}
-    for names in (("restyled",), ("prototypes",), ("plain", "restyled"), ("plain", "prototypes"), three):
-        found[f"answers alone: {' + '.join(names)}"] = (off, names)
-    found["plain answer, diagnosed"] = (usual, ("plain",))
-    found["plain + restyled, diagnosed"] = (usual, ("plain", "restyled"))
-    found["plain + prototypes, diagnosed"] = (usual, ("plain", "prototypes"))
-    found["no neighbours"] = (replace(usual, neighbours=False), three)
+def variants() -> dict[str, Variant]:
+    """Return the settings of the ablation by name."""
+    usual = Variant()
+    rules = usual.rules
+    off = replace(rules, correction=0.0, neighbours=False)
+    found = {"itta+": usual}
+    for names in (("restyled",), ("prototypes",), ("plain", "restyled"), ("plain", "prototypes"), ANSWERS):
+        found[f"answers alone: {' + '.join(names)}"] = Variant(off, names)
+    for names in (("plain",), ("plain", "restyled"), ("plain", "prototypes")):
+        found[f"{' + '.join(names)}, diagnosed"] = Variant(rules, names)
+    for w in (0.25, 0.5, 1.0):
+        found[f"prototypes' weight {w:g}"] = usual._replace(weight=w)
+    found["no temperature"] = usual._replace(temperature=False)
+    found["no neighbours"] = Variant(replace(rules, neighbours=False))
     for c in (0.0, 0.25, 0.5, 1.0):
-        found[f"correction {c:g}"] = (replace(usual, correction=c), three)
+        found[f"correction {c:g}"] = Variant(replace(rules, correction=c))
+    found["usual classes of the sources"] = Variant(replace(rules, usual="sources"))
     for s in (0.5, 0.8, 0.9, 0.95):
-        found[f"one chain, {s:g}"] = (replace(usual, stays=(s,)), three)
-    found["neighbours from the start"] = (replace(usual, low=-1e9, high=-1e8), three)
-    found["memory of 100 images"] = (replace(usual, memory=100), three)
-    found["memory of 10,000 images"] = (replace(usual, memory=10_000), three)
-    found["order within batches unknown"] = (replace(usual, ordered=False), three)
+        found[f"one chain, {s:g}"] = Variant(replace(rules, stays=(s,)))
+    found["neighbours from the start"] = Variant(replace(rules, low=-1e9, high=-1e8))
+    found["memory of 100 images"] = Variant(replace(rules, memory=100))
+    found["memory of 10,000 images"] = Variant(replace(rules, memory=10_000))
+    found["new domains not noticed by the diagnosis"] = usual._replace(notice=False)
+    found["order within batches unknown"] = Variant(replace(rules, ordered=False))
     return found
 
 
@@ -119,7 +125,7 @@ def models(options: Options) -> Iterator[tuple[Trial, Path, DomainDataset]]:
 
 
 def streams(trial: Trial, dataset: DomainDataset, images: int) -> Iterator[Stream]:
-    """The streams of one target: of one domain, with unequal classes, and of all domains of its data set."""
+    """Draw the streams of one target: of one domain, with unequal classes, and of all domains of its data set."""
     (target,), seed = trial.test_domains, trial.trial_seed
     domain = dataset.domain(target)
     drawn = np.random.RandomState(derive_seed(seed, "grid", target)).permutation(len(domain))
@@ -143,7 +149,7 @@ def streams(trial: Trial, dataset: DomainDataset, images: int) -> Iterator[Strea
 
 
 def adapt_model(trial: Trial, folder: Path, dataset: DomainDataset, options: Options) -> Iterator[Row]:
-    """All streams of one model; those of the same images share what the network says about each, and it is kept."""
+    """Run all streams of one model. Streams of the same images share the network's outputs; the outputs are kept."""
     trained, every = load(folder), list(streams(trial, dataset, options.images))
     for domain in {id(s.domain): s.domain for s in every}.values():
         here = {file_of(options, folder, s): s for s in every if s.domain is domain}
@@ -155,25 +161,25 @@ def adapt_model(trial: Trial, folder: Path, dataset: DomainDataset, options: Opt
                 torch.save(keep(trained, looked, stream.order, stream.batch), file.with_suffix(".tmp"))
                 file.with_suffix(".tmp").replace(file)
         for file, stream in here.items():
-            yield from rows_of(trial, trained, stream, torch.load(file, weights_only=True))
+            parts = trial.trial_seed < options.ablation
+            yield from rows_of(trial, trained, stream, torch.load(file, weights_only=True), parts)
 
 
 def file_of(options: Options, folder: Path, stream: Stream) -> Path:
     return options.out / "kept" / folder.name / f"{stream.kind}-{stream.batch}-{stream.draw}.pt"
 
 
-def rows_of(trial: Trial, trained: Algorithm, stream: Stream, kept: Kept) -> Iterator[Row]:
-    """Every method and every part of itta+ along one stream."""
-    known = None if trained.confusions is None else trained.confusions["mean"]
+def rows_of(trial: Trial, trained: Algorithm, stream: Stream, kept: Kept, parts: bool) -> Iterator[Row]:
+    """Run every method and every variant of itta+ along one stream."""
     right = float((kept["plain"].argmax(1) == kept["labels"]).double().mean())
     start = Row(
         Path(trial.dataset).name, trial.test_domains[0], trial.algorithm, trial.trial_seed, stream.kind, stream.batch,
         stream.draw, len(kept["labels"]), round(100 * right, 2), "", 0.0,
     )  # fmt: skip
-    whole = stream.batch == 16 and stream.kind not in DOMAINS
-    for name, (rules, answers) in variants().items():
-        if name == "itta+" or whole:
-            yield start._replace(method=name, gain=round(points(judge(kept, rules, known, answers), kept), 3))
+    for name, variant in variants().items():
+        if name == "itta+" or (parts and stream.batch == 16):
+            answers = judge(kept, variant, trained.confusions, stream.batch)
+            yield start._replace(method=name, gain=round(points(answers, kept), 3))
     if stream.kind not in ORDERS:
         return
     replayed = features_model(trained)
@@ -181,9 +187,16 @@ def rows_of(trial: Trial, trained: Algorithm, stream: Stream, kept: Kept) -> Ite
         for guard in (False, True):
             adapter = adapt(replayed, method, guard=guard)
             gain = round(points(run(adapter, kept["features"], stream.batch), kept), 3)
-            done = adapter.describe().get("interventions", {})
-            note = ", ".join(f"{watch}: {n}" for watch, n in done.items())
-            yield start._replace(method=f"guarded {method}" if guard else method, gain=gain, note=note)
+            yield start._replace(method=named(method, guard), gain=gain, note=trips(adapter))
+
+
+def named(method: str, guard: bool) -> str:
+    return f"guarded {method}" if guard else method
+
+
+def trips(adapter: Adapter) -> str:
+    """Return how often each watch of the guard tripped."""
+    return ", ".join(f"{watch}: {n}" for watch, n in adapter.describe().get("interventions", {}).items())
 
 
 def main(options: Options) -> None:
@@ -201,7 +214,8 @@ def main(options: Options) -> None:
             print(folder.name, f"{np.mean([r.gain for r in rows if r.method == 'itta+']):+.2f}", flush=True)
         found += [Row(**values) for values in read_lines(file)]
     write(options.records / "itta_plus_grid.csv", [row for row in found if is_method(row.method)])
-    write(options.records / "itta_plus_ablation.csv", [row for row in found if row.batch == 16])
+    parts = [row for row in found if row.batch == 16 and (row.method == "itta+" or not is_method(row.method))]
+    write(options.records / "itta_plus_ablation.csv", parts)
 
 
 def is_method(name: str) -> bool:

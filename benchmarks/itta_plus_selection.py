@@ -1,10 +1,11 @@
 """Choose the constants of itta+ on source domains only, and print them.
 
 For every pair of domains of a data set: train on the two, and adapt to each of the others, in all kinds of streams.
-A pair and its stream belong to what somebody has before a target comes: two sources to train on, a third to try on.
-One constant after another is set to the value with the best score, the mean gain over the kinds of streams, where a
-point that a stream loses counts as five. What the network says is computed once; a setting then takes seconds.
-The same command goes on after an interruption. What was tried goes to a CSV file, what was chosen to a JSON file.
+A user has the same before a target comes: sources to train on, and another source to try the constants on.
+One constant after another takes the value with the best score. The score is the mean gain over the kinds of streams;
+a point lost on a stream counts ten times. The limit for a new domain is the smallest value that no stream of one
+domain exceeds. The network runs once; a setting then takes seconds. The same command continues after an interruption.
+The tried values go to a CSV file, the chosen ones to a JSON file.
 """
 
 import csv
@@ -12,7 +13,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from statistics import mean
@@ -23,37 +24,43 @@ import torch
 import tyro
 from torch import Tensor
 
-from benchmarks.replay import keep, look
-from itta.adapters.diagnosis import Diagnosis, Rules
-from itta.adapters.itta_plus import ANSWERS
+from benchmarks.replay import Kept, Looked, Variant, itta_plus, judge, keep, look, points
+from itta.adapters.diagnosis import Rules
+from itta.algorithms import Algorithm
 from itta.data import load_dataset
-from itta.data.dataset import DomainDataset
+from itta.data.dataset import DomainDataset, JoinedImages, split
 from itta.data.streams import draw_order
 from itta.errors import InputError
 from itta.files import replace_text
-from itta.functional.entropy import log_mean_probability
+from itta.run.source_data import class_shares
 from itta.run.train import train
 from itta.seeds import derive_seed
 from itta.store.model import load
 from itta.trial import Trial
 
-KINDS = ("iid", "sorted", "dirichlet", "runs", "zipf1", "zipf2")
+ONE = ("iid", "sorted", "dirichlet", "runs", "zipf1", "zipf2")
+SEVERAL = ("in_turn", "mixed", "recurring")
+KINDS = (*ONE, *SEVERAL)
 DRAWS = {"zipf1": 3, "zipf2": 3}  # of short streams there are more
-START = Rules(correction=0.5, pull=0.2, stays=(0.5, 0.8, 0.95), low=3.0, high=7.0)  # before anything is chosen
-LOSS = 5.0  # times that a lost point counts
+FEW = 150  # images of each domain, where there are several
+LOSS = 10.0  # weight of a lost point
+CHANGES = (0.5, 1.0, 1.5, 2.0, 3.0)  # candidates for the limit
+START = Variant(Rules(correction=1.0, stays=(0.5, 0.95), low=2.0, high=5.0, pull=0.2), weight=1.0)  # the first round's
 GRID: dict[str, tuple[Any, ...]] = {
-    "correction": (0.0, 0.5, 1.0),
-    "stays": ((0.8,), (0.95,), (0.5, 0.95), (0.5, 0.8, 0.95)),
-    "low": (2.0, 3.0, 4.0),
-    "high": (5.0, 7.0),
-    "pull": (0.1, 0.2, 0.4, 0.8),
+    "weight": (0.0, 0.25, 0.5, 1.0),
+    "correction": (0.5, 1.0),
+    "stays": ((0.5, 0.95), (0.5, 0.8, 0.95)),
+    "low": (1.5, 2.0, 3.0),
+    "high": (4.0, 5.0, 7.0),
+    "pull": (0.2, 0.4, 0.8),
+    "usual": ("equal", "sources"),
 }
 
 
 @dataclass(frozen=True)
 class Options:
-    out: Path = Path("grid")  # models and what they said
-    records: Path = Path("docs/results/records")  # what was tried, and what was chosen
+    out: Path = Path("grid")  # models, and their outputs along the streams
+    records: Path = Path("docs/results/records")  # for the CSV and the JSON file
     data: tuple[str, ...] = ("emoji", "PACS")  # "emoji", or folders root/domain/class/image
     images: int = 600  # of each domain
     steps: int = 150  # of training
@@ -65,16 +72,12 @@ class Options:
 
 
 class Evidence(NamedTuple):
-    """The averaged answers along one stream, and what the model carries to judge them."""
+    """The answers of a model along one stream."""
 
-    dataset: str
-    sources: tuple[str, str]
-    target: str
     kind: str
-    labels: Tensor
-    plain: Tensor  # logits [N, C]
-    averaged: Tensor  # log-probabilities [N, C]
-    confusions: Tensor
+    kept: Kept
+    known: dict[str, Tensor]  # the model's confusions, temperature and class prior
+    jump: float  # the largest jump of the style
 
 
 class Tried(NamedTuple):
@@ -88,6 +91,9 @@ class Tried(NamedTuple):
     runs: float
     zipf1: float
     zipf2: float
+    in_turn: float
+    mixed: float
+    recurring: float
 
 
 def collect(options: Options) -> Iterator[Evidence]:
@@ -96,10 +102,17 @@ def collect(options: Options) -> Iterator[Evidence]:
         for pair in combinations(dataset.domains, 2):
             others = [d for d in dataset.domains if d not in pair]
             folder = options.out / "runs" / f"{Path(data).name}-from-{pair[0]}+{pair[1]}-0-erm"
+            trial = trial_of(options, data, pair, others[0])
             if not (folder / "model.json").is_file():
-                train(trial_of(options, data, pair, others[0]), folder, dataset)
+                train(trial, folder, dataset)
             for target in others:
-                yield from look_along(options, data, dataset, folder, pair, target)
+                file = options.out / "evidence" / f"{folder.name}@{target}.pt"
+                if not file.is_file():
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    found = list(look_along(load(folder), dataset, trial, target, options.images))
+                    torch.save([tuple(e) for e in found], file.with_suffix(".tmp"))
+                    file.with_suffix(".tmp").replace(file)
+                yield from (Evidence(*values) for values in torch.load(file, weights_only=True))
 
 
 def trial_of(options: Options, data: str, pair: tuple[str, str], target: str) -> Trial:
@@ -110,77 +123,90 @@ def trial_of(options: Options, data: str, pair: tuple[str, str], target: str) ->
 
 
 def look_along(
-    options: Options, data: str, dataset: DomainDataset, folder: Path, pair: tuple[str, str], target: str
+    trained: Algorithm, dataset: DomainDataset, trial: Trial, target: str, images: int
 ) -> Iterator[Evidence]:
-    """Every stream of a model and a domain; from a file, if it is known already."""
-    kept = options.out / "evidence" / f"{folder.name}@{target}.pt"
-    if not kept.is_file():
-        trained = load(folder)
-        domain = dataset.domain(target)
-        drawn = np.random.RandomState(derive_seed(0, "grid", target)).permutation(len(domain))
-        chosen = np.sort(drawn[: options.images])
-        orders = [(kind, draw) for kind in KINDS for draw in range(DRAWS.get(kind, 1))]
-        streams = []
-        for kind, draw in orders:
+    """All streams of a model and a domain: of the domain alone, and together with the model's sources."""
+    splits = split(dataset, 0)
+    assert trained.confusions is not None
+    known = {**trained.confusions, "prior": class_shares(dataset, splits, trial)}
+    domain = dataset.domain(target)
+    drawn = np.random.RandomState(derive_seed(0, "grid", target)).permutation(len(domain))
+    chosen, orders = np.sort(drawn[:images]), []
+    for kind in ONE:
+        for draw in range(DRAWS.get(kind, 1)):
             of = chosen if kind not in DRAWS else np.arange(len(domain))
-            streams.append(of[draw_order({"target": domain.labels[of]}, kind, seed=draw).index][: options.images])
-        looked = look(trained, domain, np.concatenate(streams))
-        assert trained.confusions is not None
-        found = []
-        for (kind, _), order in zip(orders, streams):
-            said = keep(trained, looked, order, 16)
-            mixed = log_mean_probability([said[f"{name} answer"] for name in ANSWERS])
-            found.append((kind, said["labels"], said["plain"], mixed, trained.confusions["mean"]))
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(found, kept)
-    for kind, *tensors in torch.load(kept, weights_only=True):
-        yield Evidence(Path(data).name, pair, target, kind, *tensors)
+            orders.append((kind, of[draw_order({"target": domain.labels[of]}, kind, seed=draw).index][:images]))
+    yield from along(trained, known, look(trained, domain, np.concatenate([o for _, o in orders])), orders)
+    parts = {name: splits[name].held_out[:FEW] for name in trial.train_domains} | {target: drawn[:FEW]}
+    joined, orders = JoinedImages({name: dataset.domain(name) for name in parts}), []
+    labels, indices = {n: dataset.domain(n).labels[i] for n, i in parts.items()}, list(parts.values())
+    for kind in SEVERAL:
+        order = draw_order(labels, "iid", kind)
+        orders.append((kind, np.array([joined.starts[d] + indices[d][i] for d, i in zip(order.domain, order.index)])))
+    yield from along(trained, known, look(trained, joined, np.concatenate([o for _, o in orders])), orders)
 
 
-def gain(evidence: Evidence, rules: Rules) -> float:
-    """Points over the trained model along one stream."""
-    judge = Diagnosis(evidence.averaged.shape[1], rules, evidence.confusions)
-    right = judge(evidence.averaged).posterior.argmax(1) == evidence.labels
-    before = evidence.plain.argmax(1) == evidence.labels
-    return 100 * float(right.float().mean() - before.float().mean())
+def along(
+    trained: Algorithm, known: dict[str, Tensor], looked: Looked, orders: list[tuple[str, np.ndarray]]
+) -> Iterator[Evidence]:
+    for kind, order in orders:
+        kept = keep(trained, looked, order, 16)
+        styles = looked.styles[torch.tensor([looked.row[int(i)] for i in order])]
+        yield Evidence(kind, {k: v for k, v in kept.items() if k != "features"}, known, largest_jump(trained, styles))
 
 
-def score(found: list[Evidence], rules: Rules) -> tuple[float, float, list[float]]:
-    """The score, the worst stream, and the mean gain of each kind."""
+def largest_jump(trained: Algorithm, styles: Tensor) -> float:
+    target = itta_plus(trained).style
+    assert target is not None
+    found = []
+    for one in styles.split(1):
+        target.change.notice(one, np.inf)
+        found.append(target.change.jump())
+    return max(found)
+
+
+def score(found: list[Evidence], variant: Variant) -> tuple[float, float, list[float]]:
+    """Return the score, the worst stream, and the mean gain of each kind."""
     gains: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for evidence in found:
-        gains[evidence.kind].append(gain(evidence, rules))
+        gains[evidence.kind].append(points(judge(evidence.kept, variant, evidence.known), evidence.kept))
     weighed = [mean(g if g > 0 else LOSS * g for g in of) for of in gains.values()]
     return mean(weighed), min(map(min, gains.values())), [mean(of) for of in gains.values()]
 
 
-def choose(found: list[Evidence]) -> tuple[Rules, list[Tried]]:
-    """One constant after another, each at the best of its values; the others as chosen before, or as they are."""
-    rules, tried = START, []
-    for constant, values in GRID.items():
+def changed(variant: Variant, constant: str, value: Any) -> Variant:
+    if constant in Variant._fields:
+        return variant._replace(**{constant: value})
+    return variant._replace(rules=replace(variant.rules, **{constant: value}))
+
+
+def choose(found: list[Evidence]) -> tuple[dict[str, Any], list[Tried]]:
+    """Give one constant after another the best of its values; the others have their chosen or first value."""
+    variant, tried, values, known = START, [], {}, {}
+    for constant, candidates in GRID.items():
         best = -np.inf
-        for value in values:
-            candidate = Rules(**asdict(rules) | {constant: value})
-            if candidate.high <= candidate.low:
+        for value in candidates:
+            candidate = changed(variant, constant, value)
+            if candidate.rules.high <= candidate.rules.low:
                 continue
-            total, worst, kinds = score(found, candidate)
+            known[candidate] = total, worst, kinds = known.get(candidate) or score(found, candidate)
             tried.append(Tried(constant, str(value), round(total, 3), round(worst, 2), *(round(k, 2) for k in kinds)))
             print(*tried[-1], flush=True)
             if total > best:
-                best, chosen = total, candidate
-        rules = chosen
-    return rules, tried
+                best, chosen, values[constant] = total, candidate, value
+        variant = chosen
+    jump = max(e.jump for e in found if e.kind in ONE)
+    print("largest jump of the style on a stream of one domain", round(jump, 3))
+    return {**values, "change": min(c for c in CHANGES if c > jump)}, tried
 
 
 def main(options: Options) -> None:
-    found = list(collect(options))
-    rules, tried = choose(found)
+    chosen, tried = choose(list(collect(options)))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(Tried._fields)
     writer.writerows(tried)
     replace_text(options.records / "itta_plus_selection.csv", text.getvalue())
-    chosen = {name: getattr(rules, name) for name in GRID}
     replace_text(options.records / "itta_plus_selection.json", json.dumps(chosen, indent=2) + "\n")
     print(json.dumps(chosen))
 

@@ -1,12 +1,11 @@
-"""What a network says along a stream, kept, so that whatever only reads answers or features runs again in seconds.
+"""Keep the outputs of a network along a stream, so that methods that only read answers or features run in seconds.
 
 A kept stream holds the trained model's logits, its features, and the answers that itta+ averages, image by image.
-`judge` gives itta+'s answers for any rules of its diagnosis. `features_model` is a model whose images are those
-features: T3A, LAME and the guard around them answer for it as they do for the model itself. Tests hold both against the
-real ones.
+`judge` computes itta+'s answers for any rules of its diagnosis. `features_model` is a model with those features as its
+images: T3A, LAME and the guard around them answer for it as they do for the model itself. Tests compare both with the
+real methods.
 """
 
-from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from itta.adapters import Adapter, adapt
 from itta.adapters.diagnosis import Diagnosis, Rules
-from itta.adapters.itta_plus import ITTAPlus, Seen
+from itta.adapters.itta_plus import ANSWERS, ITTAPlus, Seen
 from itta.algorithms import Algorithm, Task, find_algorithm
 from itta.data.dataset import Images
 from itta.data.loaders import stream
@@ -24,11 +23,13 @@ from itta.hparams import default
 from itta.nn.backbone import Backbone
 from itta.nn.style_mixing import style
 
-Kept = dict[str, Tensor]  # labels [N], plain [N, C], features [N, d], and the answers' logits by name, [N, C]
+Kept = dict[str, Tensor]
+"""labels [N], plain [N, C], features [N, d], the answers' logits by name, [N, C], and the images before which itta+ has
+noticed a new domain, "new domains"."""
 
 
 class Looked(NamedTuple):
-    """What the network says about some images before they come in an order."""
+    """The outputs of the network for some images, in no order."""
 
     row: dict[int, int]  # number of an image -> its row
     labels: Tensor  # [N]
@@ -52,46 +53,98 @@ def look(trained: Algorithm, images: Images, indices: np.ndarray) -> Looked:
 
 @torch.no_grad()
 def keep(trained: Algorithm, looked: Looked, order: np.ndarray, batch: int) -> Kept:
-    """What itta+ averages along a stream; f_Θ of every batch is known beforehand, so the network runs 64 at a time."""
-    adapter = adapt(trained, "itta+", guard=False)
-    assert isinstance(adapter, ITTAPlus)
+    """Compute the answers that itta+ averages along a stream."""
+    adapter = itta_plus(trained)
     rows = torch.tensor([looked.row[int(i)] for i in order])
     kept = {"labels": looked.labels[rows], "plain": looked.plain[rows], "features": looked.features[rows]}
     kept["plain answer"] = kept["plain"] / adapter.temperature
-    if adapter.source:
-        (block,) = adapter.source
-        thetas = []
-        for part in rows.split(batch):
-            fading = (1 - 1 / adapter.hp.memory) ** len(part)
-            adapter.weight = fading * adapter.weight + len(part)
-            adapter.styles[block] = fading * adapter.styles[block] + looked.styles[part].sum(0)
-            thetas += [torch.stack(adapter.theta(block))] * len(part)
+    kept["temperature"] = torch.tensor(adapter.temperature)
+    kept["new domains"] = torch.zeros(0, dtype=torch.long)
+    if adapter.style is not None:
+        kept["new domains"], thetas = thetas_along(adapter, looked.styles[rows], batch)
         restyled = []
-        for part, theta in zip(rows.split(64), torch.stack(thetas).split(64)):
+        for part, theta in zip(rows.split(64), thetas.split(64)):
             a, b = theta.unsqueeze(-1).unsqueeze(-1).unbind(1)  # [n, C, 1, 1]
-            features = trained.backbone.resume(block, looked.maps[part] * a + b)
+            features = trained.backbone.resume(adapter.style.first, looked.maps[part] * a + b)
             restyled.append(trained.classify(features) / adapter.temperature)
         kept["restyled answer"] = torch.cat(restyled)
     if adapter.supports is not None:
-        parts = zip(kept["plain"].split(batch), kept["features"].split(batch))
-        answers = [adapter.ask_prototypes(adapter.supports, Seen(plain, None, z)) for plain, z in parts]
-        kept["prototypes answer"] = torch.cat(answers)
+        kept["prototypes answer"] = ask_prototypes(adapter, kept, batch)
+        kept["prototypes answer at 1"] = ask_prototypes(itta_plus(trained, temperature=False), kept, batch)
     return kept
 
 
-def judge(
-    kept: Kept,
-    rules: Rules,
-    confusions: Tensor | None,
-    answers: Sequence[str] = ("plain", "restyled", "prototypes"),
-) -> Tensor:
-    """itta+'s answers along a kept stream, log-probabilities [N, C]."""
-    found = [kept[f"{name} answer"] for name in answers if f"{name} answer" in kept]
-    return Diagnosis(found[0].shape[1], rules, confusions)(log_mean_probability(found)).posterior
+def itta_plus(trained: Algorithm, **settings: bool) -> ITTAPlus:
+    adapter = adapt(trained, "itta+", guard=False, **settings)
+    assert isinstance(adapter, ITTAPlus)
+    return adapter
+
+
+def thetas_along(adapter: ITTAPlus, styles: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+    """Return the images before which a new domain is noticed, and f_Θ at each image, [N, 2, C].
+
+    With f_Θ known for every image, the network can run 64 images at a time, whatever the batch.
+    """
+    news, thetas, target = [], [], adapter.style
+    assert target is not None
+    for at, part in zip(range(0, len(styles), batch), styles.split(batch)):
+        if target.change.notice(part, adapter.hp.change):
+            target.forget()
+            news.append(at)
+        target.add(target.first, part, target.fade(len(part), adapter.hp.memory))
+        thetas += [torch.stack(adapter.theta(target.first))] * len(part)
+    return torch.tensor(news, dtype=torch.long), torch.stack(thetas)
+
+
+def ask_prototypes(adapter: ITTAPlus, kept: Kept, batch: int) -> Tensor:
+    """Return the prototypes' answers along a stream, [N, C]."""
+    news, answers = kept["new domains"].tolist(), []
+    assert adapter.supports is not None
+    for at in range(0, len(kept["plain"]), batch):
+        if at in news:
+            adapter.forget()
+        part = slice(at, at + batch)
+        seen = Seen(kept["plain"][part], None, kept["features"][part])
+        answers.append(adapter.ask_prototypes(adapter.supports, seen))
+    return torch.cat(answers)
+
+
+class Variant(NamedTuple):
+    """A setting of itta+ that needs no new pass of the network."""
+
+    rules: Rules = Rules()
+    answers: tuple[str, ...] = ANSWERS
+    weight: float = default(ITTAPlus.Hparams).weight
+    temperature: bool = True
+    notice: bool = True  # changes of domain, in the diagnosis
+
+
+def average(kept: Kept, variant: Variant) -> Tensor:
+    """Return the mean of the answers along a kept stream, log-probabilities [N, C]."""
+    found = {name: kept[f"{name} answer"] for name in variant.answers if f"{name} answer" in kept}
+    if not variant.temperature:
+        found = {name: logits * kept["temperature"] for name, logits in found.items()}
+        if "prototypes" in found:
+            found["prototypes"] = kept["prototypes answer at 1"]
+    weights = [variant.weight if name == "prototypes" and len(found) > 1 else 1.0 for name in found]
+    return log_mean_probability(list(found.values()), weights)
+
+
+def judge(kept: Kept, variant: Variant, known: dict[str, Tensor] | None, batch: int = 16) -> Tensor:
+    """Return itta+'s answers along a kept stream, log-probabilities [N, C]."""
+    averaged = average(kept, variant)
+    diagnosis, answers = Diagnosis(averaged.shape[1], variant.rules, known), []
+    news = kept["new domains"].tolist() if variant.notice else []
+    starts = sorted({0, *news} if variant.rules.ordered else {0, *news, *range(0, len(averaged), batch)})
+    for at, end in zip(starts, [*starts[1:], len(averaged)]):
+        if at in news:
+            diagnosis.forget()
+        answers.append(diagnosis(averaged[at:end]).posterior)
+    return torch.cat(answers)
 
 
 def points(answers: Tensor, kept: Kept) -> float:
-    """Points gained over the trained model."""
+    """Return the points gained over the trained model."""
     right, before = ((of.argmax(1) == kept["labels"]).double().mean() for of in (answers, kept["plain"]))
     return 100 * float(right - before)
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from benchmarks import itta_plus_grid, itta_plus_selection
-from benchmarks.replay import as_images, features_model, judge, keep, look, run
+from benchmarks.replay import Variant, as_images, features_model, judge, keep, look, run
 from itta.adapters import adapt, find_adapter
 from itta.adapters.diagnosis import Rules
+from itta.adapters.itta_plus import ITTAPlus
 from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
 from itta.hparams import default
@@ -49,14 +50,23 @@ def images(toy_batches: Batches) -> ToyImages:
     return ToyImages(*toy_batches(500, n=90)[1])
 
 
+@pytest.mark.parametrize(
+    "variant", [Variant(), Variant(Rules(ordered=False), weight=1.0, temperature=False)], ids=("chosen", "other")
+)
 @pytest.mark.parametrize("batch", [1, 16])
-def test_the_replay_is_what_itta_plus_answers(batch: int, model: Algorithm, images: ToyImages) -> None:
+def test_the_replay_is_what_itta_plus_answers(
+    batch: int, variant: Variant, model: Algorithm, images: ToyImages
+) -> None:
     order = np.argsort(images.labels, kind="stable")
+    images.pixels[order[60:]] = 255 - images.pixels[order[60:]] // 5  # a new domain
     kept = keep(model, look(model, images, order), order, batch)
     assert model.confusions is not None
-    replayed = judge(kept, Rules(), model.confusions["mean"])
-    adapter = adapt(model, "itta+", guard=False)
+    replayed = judge(kept, variant, model.confusions, batch)
+    settings = {"ordered": variant.rules.ordered, "weight": variant.weight, "temperature": variant.temperature}
+    adapter = adapt(model, "itta+", guard=False, **settings)
+    assert isinstance(adapter, ITTAPlus)
     real = torch.cat([adapter(x) for x in (images.read(order).float() / 255).split(batch)])
+    assert adapter.diagnosis()["new domains"] == kept["new domains"].tolist() != []
     torch.testing.assert_close(replayed.softmax(1), real.softmax(1), rtol=0, atol=1e-4)
     assert torch.equal(replayed.argmax(1), real.argmax(1))
 
@@ -77,13 +87,14 @@ def test_the_replay_is_what_the_others_answer(method: str, guard: bool, model: A
 
 def test_the_code_has_the_constants_that_the_selection_printed() -> None:
     chosen = json.loads((RECORDS / "itta_plus_selection.json").read_text())
-    assert list(chosen) == list(itta_plus_selection.GRID)
-    rules = {name: getattr(Rules(), name) for name in chosen}
-    assert json.loads(json.dumps(rules)) == chosen
+    assert list(chosen) == [*itta_plus_selection.GRID, "change"]
+    rules = {name: getattr(Rules(), name) for name in chosen if hasattr(Rules(), name)}
+    assert set(chosen) - set(rules) == {"weight", "change"}
     hp = default(find_adapter("itta+").Hparams)
     assert json.loads(json.dumps({name: getattr(hp, name) for name in chosen})) == chosen
+    assert json.loads(json.dumps(rules)) == {name: chosen[name] for name in rules}
 
 
 def test_every_variant_of_the_ablation_is_another() -> None:
     variants = itta_plus_grid.variants()
-    assert len({str(v) for v in variants.values()}) >= len(variants) - 1  # the chosen correction is there twice
+    assert len({str(v) for v in variants.values()}) >= len(variants) - 2  # chosen values are there twice

@@ -8,6 +8,7 @@ from itta.adapters import ADAPTERS, Adapter
 from itta.algorithms import ALGORITHMS, base
 from itta.algorithms.base import Needs
 from itta.data import DATASETS
+from itta.estimators import ESTIMATORS
 from itta.hparams import Draw, fields
 from itta.nn import BACKBONES, OTHER_BACKBONES
 
@@ -33,6 +34,7 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
             }
             for name, a in ADAPTERS.items()
         },
+        "estimators": {name: {"about": e.paper} for name, e in ESTIMATORS.items()},
         "backbones": {
             **{name: {"about": entry.about} for name, entry in BACKBONES.items()},
             **{form: {"about": about} for form, about in OTHER_BACKBONES.items()},

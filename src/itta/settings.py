@@ -16,6 +16,7 @@ from itta.schema import MAX_IMAGE_SIZE, MAX_INTEGER
 
 SMALL_IMAGES = 32  # pixels: up to here the hyper-parameters are those of DomainBed's 28-pixel sets
 At = Literal["best", "last", "both"]
+Schedule = Literal["constant", "cosine"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,19 @@ class TrainSettings:
     """Defaults and search ranges of the hyper-parameters, as in DomainBed: for large images, for small ones, or for
     DomainNet. auto takes domainnet for DomainNet, small up to 32 pixels, and large otherwise."""
 
+    schedule: Schedule = "constant"
+    """Learning rate along the training: constant, or cosine, which falls to zero."""
+    average: float = 0.0
+    """Decay of a moving average of the weights, for example 0.98; the averaged weights are measured and saved. 0 takes
+    the weights of the last step."""
+    bn: Literal["auto", "frozen", "live"] = "auto"
+    """Batch normalisation in training: frozen keeps the stored statistics, live uses those of each batch. auto freezes
+    pretrained networks, as DomainBed does."""
+
     def check(self) -> None:
         """Refuse values that no training can have."""
+        if not 0 <= self.average < 1:
+            raise InputError(f"--average must be at least 0 and below 1, got {self.average}.")
         check_at_least(1, image_size=self.image_size, steps=self.steps)
         check_at_most(MAX_IMAGE_SIZE, image_size=self.image_size)
         check_at_most(MAX_INTEGER, steps=self.steps)
@@ -84,6 +96,28 @@ class StreamSettings:
         check_at_least(1, batch_size=self.batch_size)
         if not 0 < self.concentration < math.inf:
             raise InputError(f"--concentration must be a number above 0, got {self.concentration}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptSettings:
+    """How a network is wired, and which images it takes."""
+
+    weights: str = ""
+    """Weights of the network, a .safetensors or .pth file. Without this flag: the weights it is made with."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes in the order of the network's logits. Default: the folders' names, sorted."""
+    blocks: tuple[str, ...] = ()
+    """Submodules after which adapters step in. Default: found for known families."""
+    head: str = ""
+    """Submodule that gives the logits. Default: found by running the network."""
+    mean: tuple[float, ...] = ()
+    """Mean of red, green and blue that the network expects to be subtracted. Default: it does so itself."""
+    std: tuple[float, ...] = ()
+    """Deviation of red, green and blue that the network expects images to be divided by."""
+    image_size: int = 0
+    """Pixels on each side of an image. Default: as the network says, or 224."""
+    seed: int = 0
+    """Seed of the choice of images."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,15 @@ from itta.seeds import derive_seed
 from itta.settings import TrainSettings, regime_of
 
 # Fields that came after the first release. At these values they do not enter the key, so old keys stay valid.
-LATER: dict[str, Any] = {"regime": "large", "run_seed": None, "fingerprint": "", "allow_missing_classes": False}
+LATER: dict[str, Any] = {
+    "regime": "large",
+    "run_seed": None,
+    "fingerprint": "",
+    "allow_missing_classes": False,
+    "schedule": "constant",
+    "average": 0.0,
+    "bn": "auto",
+}
 
 
 @dataclass(frozen=True)

@@ -112,13 +112,15 @@ def test_predictions_equal_the_naive_ones(
     blocks: tuple[str, ...], strength: float, answers: tuple[str, ...], model: Algorithm, stream: list[Tensor]
 ) -> None:
     settings: dict[str, Any] = {"memory": 20, "prior": 3.0, "strength": strength}
-    adapter = adapt(model, "itta+", guard=False, blocks=blocks, answers=answers, **settings)
+    adapter = adapt(model, "itta+", guard=False, blocks=blocks, answers=answers, weight=0.7, change=1e9, **settings)
     naive = Naive(model, blocks or ("block1",), **settings)
     assert model.confusions is not None
-    diagnosis = Diagnosis(3, Rules(memory=20, start=3.0), model.confusions["mean"])
+    diagnosis = Diagnosis(3, Rules(memory=20, start=3.0), model.confusions)
     for x in stream:
         p = naive(x)
-        expected = diagnosis(torch.stack([p[name] for name in answers]).mean(0).log()).posterior.softmax(1)
+        weights = [0.7 if name == "prototypes" else 1.0 for name in answers]
+        mean = sum(w * p[name] for w, name in zip(weights, answers)) / sum(weights)
+        expected = diagnosis(mean.log()).posterior.softmax(1)
         torch.testing.assert_close(adapter(x).softmax(1), expected, rtol=0, atol=1e-4)
 
 
@@ -180,6 +182,35 @@ def test_the_diagnosis_is_plain_data(model: Algorithm, stream: list[Tensor]) -> 
     assert [entry["images"] for entry in found["history"]] == [12, 17, 18, 27, 39, 42]
     assert found["history"][-1]["rho"] == found["rho"]
     assert found["left out"] == {}
+    assert found["new domains"] == []
+
+
+def test_a_new_domain_is_noticed_and_the_old_one_forgotten(model: Algorithm, toy_batches: Batches) -> None:
+    """After the change, answers are those of an adapter that never saw the domain before."""
+    old, new = (torch.cat([toy_batches(seed, n=16)[0][0].double() for seed in range(s, s + 6)]) for s in (10, 30))
+    new = 1 - 0.2 * new
+    adapter, fresh = (adapt(model, "itta+", guard=False, neighbours=False) for _ in range(2))
+    guarded = adapt(model, "itta+", guard=True, neighbours=False)
+    assert isinstance(adapter, ITTAPlus)
+    assert isinstance(guarded, Guard)
+    for x in old.split(16):
+        torch.testing.assert_close(guarded(x), adapter(x))
+    assert adapter.diagnosis()["new domains"] == []
+    for x in new.split(16):
+        answer = adapter(x)
+        torch.testing.assert_close(answer, fresh(x), rtol=0, atol=1e-3)
+        torch.testing.assert_close(guarded(x), answer)
+    assert adapter.diagnosis()["new domains"] == [96]
+    assert not guarded.log
+    assert guarded.means["norm"] == pytest.approx(1)  # lengths of features, not of the weights of the prototypes
+
+
+def test_the_same_domain_is_never_new(model: Algorithm, toy_batches: Batches) -> None:
+    adapter = adapt(model, "itta+", guard=False)
+    assert isinstance(adapter, ITTAPlus)
+    for seed in range(30):
+        adapter(toy_batches(seed, n=8)[1][0].double())
+    assert adapter.diagnosis()["new domains"] == []
 
 
 def test_labels_are_never_seen(model: Algorithm, stream: list[Tensor]) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
 from itta.algorithms.cad import relative_products
+from itta.functional.transfers import fetch_numbers
 
 NAMES = ("cad", "condcad")
 FLAGS = {"is_flipped": True, "is_normalized": False, "is_project": False, "reference": False, "temperature": 0.1}
@@ -162,7 +163,7 @@ def test_longer_features_weigh_no_more(
         algorithm = build(name, reference=reference)
         features = algorithm.features
         algorithm.features = lambda x: factor * features(x)  # type: ignore[method-assign]
-        return algorithm.objective(toy_batches(0, n=8))[1]["bn_loss"]
+        return fetch_numbers(algorithm.objective(toy_batches(0, n=8))[1])["bn_loss"]
 
     assert bottleneck(1000.0, False) == pytest.approx(bottleneck(1.0, False), rel=1e-4)
     assert bottleneck(1000.0, True) > 100 * bottleneck(1.0, True)

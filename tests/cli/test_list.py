@@ -12,12 +12,14 @@ from itta.algorithms import ALGORITHMS
 from itta.cli import VERBS as TABLE
 from itta.cli import main, make_app
 from itta.data.emoji import STYLES
+from itta.estimators import ESTIMATORS
 from itta.hparams import fields
 from itta.nn import BACKBONES
 from itta.settings import TrainSettings
 
 EXPECTED = (
-    "demo", "train", "adapt", "tune", "predict", "sweep", "sweep-status", "report", "records", "cam", "inspect",
+    "demo", "train", "adapt", "tune", "predict", "estimate", "check",
+    "sweep", "sweep-status", "report", "records", "cam", "inspect",
     "export", "profile", "data", "list",
 )  # fmt: skip
 
@@ -25,7 +27,7 @@ EXPECTED = (
 def test_list_shows_every_registered_name(capsys):
     assert main(["list"]) == 0
     printed = capsys.readouterr().out
-    for name in (*ALGORITHMS, *ADAPTERS, *BACKBONES, *STYLES, "emoji"):
+    for name in (*ALGORITHMS, *ADAPTERS, *ESTIMATORS, *BACKBONES, *STYLES, "emoji"):
         assert name in printed
 
 

@@ -28,7 +28,8 @@ from itta.explain.profile_table import profile_table
 from itta.explain.resource_counters import count_flops
 from itta.nn import BACKBONES
 from itta.nn.optimizer import with_prefix
-from itta.store.model import DESCRIPTION, WEIGHTS, load, read_description
+from itta.store.description import DESCRIPTION, WEIGHTS, read_description
+from itta.store.model import load
 from itta.store.tensors import save_tensors
 
 SMALL = Network("small_cnn", image_size=16, classes=3)

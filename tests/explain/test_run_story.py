@@ -22,8 +22,8 @@ from itta.adapters import adapt
 from itta.cli import main
 from itta.data.target import Target, open_target
 from itta.explain import pictures
-from itta.explain.adapted_stream import AdaptedStream
-from itta.explain.run_story import guard_events, tell_stream, write_run_page
+from itta.explain.adapted_stream import AdaptedStream, diagnosis_of
+from itta.explain.run_story import guard_events, tell_diagnosis, tell_stream, write_run_page
 from itta.metrics.outcome import Outcome
 from itta.records.story import Story, Stream, read_story
 from itta.store.model import load, read_description
@@ -281,6 +281,19 @@ def test_a_large_image_becomes_small_and_a_small_one_stays():
     smooth += pixels[:96, :96] // 32
     assert pictures.thumbnail(smooth).startswith("data:image/jpeg")
     assert np.abs(decode(pictures.thumbnail(smooth)) - smooth).mean() < 4
+
+
+def test_a_stream_of_itta_plus_is_told_with_its_diagnosis(model: Path, photos: Path):
+    trained = load(model)
+    adapter = adapt(trained, "itta+")
+    for seed in range(3):
+        adapter(torch.rand(5, 3, 16, 16, generator=torch.Generator().manual_seed(seed)))
+    found, expected = tell_diagnosis(adapter), diagnosis_of(adapter)
+    assert found is not None
+    assert expected is not None
+    assert [entry.images for entry in found.history] == [5, 10, 15]
+    assert (found.prior, found.changed) == (expected["prior"], expected["changed"])
+    assert tell_diagnosis(adapt(trained, "t3a")) is None
 
 
 def stream_of(model: Path, photos: Path, adapter: str, **settings: object) -> Stream:

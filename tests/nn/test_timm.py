@@ -1,10 +1,8 @@
 """timm's models as backbones.
 
-timm needs torchvision. A torchvision made for another build of torch cannot be imported, because two of its operators
-are missing. No classifier calls them, so these tests declare them if they are missing.
+timm needs torchvision.
 """
 
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,20 +27,9 @@ MODELS = {"resnet10t": 64, "vit_tiny_patch16_224": 32, "mobilenetv3_small_050": 
 
 
 @pytest.fixture(scope="module", autouse=True)
-def timm() -> Iterator[None]:
-    if find_spec("timm") is None or find_spec("torchvision") is None:
+def timm(torchvision_operators: None) -> None:
+    if find_spec("timm") is None:
         pytest.skip("timm is not installed")
-    try:
-        import torchvision  # noqa: F401
-    except RuntimeError:
-        library = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        import timm  # noqa: F401
-
-        yield
-        return
-    yield
 
 
 def built(name: str) -> Backbone:

@@ -10,7 +10,7 @@ import pytest
 
 from itta import records
 from itta.records import Record
-from itta.records.story import Story, Stream, write_story
+from itta.records.story import Diagnosed, Likeness, Story, Stream, write_story
 from itta.report.page.document import write_page
 
 EVIL = '<script>document.title = "owned"</script><img src="https://example.com/x.png" onerror="document.title = 1">'
@@ -27,7 +27,13 @@ def page_file(
     folder = tmp_path_factory.mktemp("run")
     first = a_stream(classes=("cat", "dog", EVIL))
     pictures = (replace(first.pictures[0], name=EVIL), *first.pictures[1:])
-    write_story(folder, a_story(replace(first, pictures=pictures), a_stream("itta, seed 1", after=first.before)))
+    diagnosis = Diagnosed(
+        (Likeness(2, 1.0, 0.0), Likeness(8, 1.6, 0.5)), {"cat": 0.5, EVIL: 0.5}, {"neighbours": 3}, (4,), {EVIL: EVIL}
+    )
+    write_story(
+        folder,
+        a_story(replace(first, pictures=pictures, diagnosis=diagnosis), a_stream("itta, seed 1", after=first.before)),
+    )
     found = [
         r
         for a, v in (("erm", 0.5), ("irm", 0.62), ("sd", 0.09))
@@ -114,7 +120,7 @@ def test_figures_and_pictures_are_drawn(opened: Callable[..., Any]) -> None:
     boxes = page.locator("figure.chart .box svg").evaluate_all(
         "all => all.filter(s => s.closest('details:not([open])') === null).map(s => s.getBoundingClientRect().toJSON())"
     )
-    assert len(boxes) == 1 + 3  # the open stream; held-out sources, a target and the loss
+    assert len(boxes) == 2 + 3  # the open stream and its diagnosis; held-out sources, a target and the loss
     assert all(box["width"] > 200 and box["height"] > 100 for box in boxes)
     lines = page.locator("#stream-1 .stream .box path.line").evaluate_all("all => all.map(p => p.getTotalLength())")
     assert len(lines) == 2

@@ -62,7 +62,8 @@ def contents(out: Path, names: tuple[str, ...] = RESULTS) -> dict[str, bytes]:
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_at_any_write_it_goes_on_to_the_identical_result(photos, tmp_path):
-    resumed = {name: command(photos, tmp_path / name, name, 30) for name in ("itta", "erm")}
+    more = {"itta": [], "erm": ["--average", "0.9", "--schedule", "cosine"]}
+    resumed = {name: [*command(photos, tmp_path / name, name, 30), *more[name]] for name in more}
     commands = "\n".join(map(shlex.join, resumed.values()))
     driver = [sys.executable, "-c", DIE_AT_WRITES]
     done = subprocess.run(driver, input=commands, capture_output=True, text=True, timeout=300)
@@ -71,7 +72,7 @@ def test_killed_at_any_write_it_goes_on_to_the_identical_result(photos, tmp_path
         assert (tmp_path / name / "checkpoint.safetensors").is_file()
         assert not (tmp_path / name / "model.json").exists()
         assert main(words) == 0
-        assert main(command(photos, tmp_path / f"whole-{name}", name, 30)) == 0
+        assert main([*command(photos, tmp_path / f"whole-{name}", name, 30), *more[name]]) == 0
         assert contents(tmp_path / name) == contents(tmp_path / f"whole-{name}")
         assert not list((tmp_path / name).glob("*.tmp"))
 

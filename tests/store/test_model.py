@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 
 import itta
 from itta.cli import main
-from itta.store.model import FORMAT_VERSION, save_model
+from itta.store.description import FORMAT_VERSION
+from itta.store.model import save_model
 
 Harm = Callable[[Path], object]
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from itta.adapters.base import Adapter
 from itta.adapters.bn_adapt import BNAdapt
@@ -28,6 +29,7 @@ from itta.adapters.ttt import TTT
 from itta.adapters.ttt_plus import TTTPlus
 from itta.hparams import default, sensible_numbers
 from itta.models.trained import Trained
+from itta.models.wrapped import wrap
 from itta.registry import find_class
 
 ADAPTERS: dict[str, type[Adapter]] = {
@@ -49,17 +51,20 @@ def find_adapter(name: str, file: Path | None = None) -> type[Adapter]:
 
 @torch.inference_mode(False)  # an adapter needs tensors that can learn, wherever it is made
 def adapt(
-    trained: Trained,
+    trained: nn.Module,
     method: str | type[Adapter] = "itta+",
     guard: bool | Mapping[str, Any] | None = None,
     **hp: Any,
 ) -> Adapter:
-    """Make an adapter for a trained model. The settings are the fields of the method's Hparams.
+    """Make an adapter for a trained model, or for any network, which `itta.wrap` wraps with its defaults.
+
+    The settings are the fields of the method's Hparams.
 
     ``guard`` is True, False or settings of `Guard`. A guard watches the adapter and undoes harmful updates. By default
     only `itta+` is guarded.
     """
     cls = find_adapter(method) if isinstance(method, str) else method
+    trained = trained if isinstance(trained, Trained) else wrap(trained)
     settings = default(cls.Hparams, **hp)
     with sensible_numbers(settings):
         adapter = cls(trained, settings)

@@ -63,6 +63,7 @@ class Adapter(nn.Module):
         self._still: list[Trained] = []  # a list, so that it is no submodule: `still` says what it is
         self.last_loss = 0.0  # of the last update; the guard reads it
         self.reference: Tensor | None = None  # the trained model's logits for the last batch, if they were computed
+        self.opinions: dict[str, Tensor] = {}  # logits of other answers to the last batch, if the method has some
 
     def forward(self, x: Tensor) -> Tensor:
         """Turn images [B, 3, H, W] in [0, 1] into logits [B, classes], and learn from them before or after."""

@@ -36,11 +36,16 @@ class Frozen(nn.Module):
 
 
 class Combined(nn.Module):
-    """The mean of several answers: without the added blocks, with them, and by prototypes; then a bias is added."""
+    """The mean of several answers: without the added blocks, with them, and by prototypes; then a bias is added.
 
-    def __init__(self, frozen: Frozen, temperature: float, prototypes: Tensor | None, bias: Tensor) -> None:
+    The prototypes' answer has the given weight, the others have weight 1.
+    """
+
+    def __init__(
+        self, frozen: Frozen, temperature: float, prototypes: Tensor | None, weight: float, bias: Tensor
+    ) -> None:
         super().__init__()
-        self.frozen, self.temperature = frozen, temperature
+        self.frozen, self.temperature, self.weight = frozen, temperature, weight
         like = next(frozen.parameters())
         self.bias: Tensor
         self.prototypes: Tensor | None
@@ -58,6 +63,8 @@ class Combined(nn.Module):
         else:
             plain = model.features(x)
             answers = [model.classify(plain) / self.temperature]
+        weights = [1.0] * len(answers)
         if self.prototypes is not None:
             answers.append(F.normalize(plain) @ self.prototypes.T)
-        return (log_mean_probability(answers) + self.bias).log_softmax(1)
+            weights.append(self.weight)
+        return (log_mean_probability(answers, weights) + self.bias).log_softmax(1)

@@ -1,8 +1,8 @@
-"""A guard around any adapter: it watches, without labels, for signs that adaptation does harm, and takes it back.
+"""A guard around any adapter: it looks for signs of harm, without labels, and undoes harmful updates.
 
-Our own. `watches` says what is watched. The referee is the trained model in knowledge of the stream: its own answers,
-diagnosed (`Diagnosis`), so that answers that follow from alike neighbours, or from the classes that come, are no harm
-by its reckoning. The trained model's answers take one plain pass more for every batch.
+Our own. The module `watches` lists the signs. The referee is the trained model with the diagnosis of the stream
+(`Diagnosis`). So the guard does not count an answer as harm if it follows from the images before, or from the class
+frequencies of the stream. The trained model's answers cost one more plain pass for each batch.
 """
 
 from collections import deque
@@ -28,16 +28,16 @@ LOG = 1000  # interventions kept in full; the counts go on
 
 @dataclass(frozen=True)
 class Hparams:
-    max_cost: float = hp(0.05, "what the answers may cost, as a share of what the referee doubts")
-    budget: float = hp(2.0, "right answers that may be lost beyond that before the guard steps in")
-    probation: int = hp(64, "images that the trained model answers at first, while the adapter is watched")
-    trial: int = hp(64, "images that the trained model answers after a trip; twice as many after each further one")
+    max_cost: float = hp(0.05, "allowed loss of right answers, as a share of the referee's doubt")
+    budget: float = hp(2.0, "right answers that may be lost beyond the allowed loss before the guard intervenes")
+    probation: int = hp(64, "first images, which the trained model answers while the adapter is watched")
+    trial: int = hp(64, "images that the trained model answers after a trip; the number doubles with each trip")
     memory: int = hp(64, "images over which running means are taken")
     snapshot_every: int = hp(64, "images between two snapshots of a healthy adapter")
-    max_norm_ratio: float = hp(2.0, "how many times longer or shorter features may be than the trained model's")
-    min_entropy_ratio: float = hp(0.1, "how small the predictions' entropy may be, as a share of the referee's")
-    min_balance: float = hp(0.6, "how few classes may be predicted, as a share of the referee's")
-    max_loss_ratio: float = hp(5.0, "how far the loss may rise above its long-run mean")
+    max_norm_ratio: float = hp(2.0, "largest ratio of the features' length to the trained model's, or of the inverse")
+    min_entropy_ratio: float = hp(0.1, "smallest entropy of the predictions, as a share of the referee's")
+    min_balance: float = hp(0.6, "smallest number of predicted classes, as a share of the referee's")
+    max_loss_ratio: float = hp(5.0, "largest ratio of the loss to its long-run mean")
 
 
 class Intervention(NamedTuple):
@@ -49,18 +49,20 @@ class Intervention(NamedTuple):
 
 
 class Guard(Adapter):
-    """Predicts with the adapter inside as long as it is well, and with the trained model when it is not.
+    """Answer with the adapter inside while no watch trips, and with the trained model after a trip.
 
-    With q the referee's probabilities, i the trained model's class and j the adapter's, an image costs q_i − q_j right
-    answers, and could win the doubt 1 − max q. The debt D ← max(0, D + Σ (q_i − q_j) − max_cost·(1 − max q)) over the
-    images of each batch (Page's CUSUM) must stay within ``budget``: by the referee's reckoning so many answers, and no
-    more, are lost before the guard steps in, whatever the size of the batches.
+    The referee gives class k the probability q_k. If the trained model answers i and the adapter answers j, the referee
+    expects to lose q_i − q_j right answers. It doubts its own answer by 1 − max q. The debt
+    D ← max(0, D + Σ (q_i − q_j) − max_cost·(1 − max q)), summed over the images of each batch (Page's CUSUM), must stay
+    within ``budget``. So the expected loss before the guard intervenes is bounded, for batches of any size.
 
-    An adapter begins on probation: it learns and is watched, and the trained model answers.
-    When a watch trips, the adapter goes back to its last healthy snapshot and on trial: it learns and is watched, and
-    the trained model answers. When one trips during the trial, it goes back to the start, and rests before the next.
-    Each trip makes trials and rests twice as long, so that budgets are spent ever more rarely. A prediction is never
-    refused: a batch that the adapter cannot take is predicted by the trained model, and an image that is not finite
+    - Probation: at first the adapter learns and is watched, and the trained model answers.
+    - First trip: the adapter returns to its last healthy snapshot and goes on trial. On trial it learns and is watched,
+      and the trained model answers.
+    - Trip on trial: the adapter returns to its start, and rests before the next trial.
+    - Each trip doubles the length of trials and rests, so the budget is spent less and less often.
+
+    Every image gets an answer. The trained model answers a batch that the adapter refuses; an image that is not finite
     gets equal logits.
     """
 
@@ -76,7 +78,7 @@ class Guard(Adapter):
         self.inner = inner
         known = self.model.confusions
         self.temperature = 1.0 if known is None else float(known["temperature"])
-        self.stream = Diagnosis(self.model.n_classes, Rules(), None if known is None else known["mean"])
+        self.stream = Diagnosis(self.model.n_classes, Rules(), known)
         self.name, self.predicts = f"guarded {inner.name}", inner.predicts  # type: ignore[misc]
         self.needs = replace(inner.needs, batch=1)  # type: ignore[misc]
         self.begin()
@@ -86,7 +88,7 @@ class Guard(Adapter):
         self.begin()
 
     def begin(self) -> None:
-        """The guard's own state, as before the first image."""
+        """Set the guard's own state to that before the first image."""
         self.images = self.before = 0  # seen, and seen before the batch at hand
         self.trips = self.snapshot_at = 0
         self.resume_at = 0  # images after which the adapter learns again
@@ -94,7 +96,7 @@ class Guard(Adapter):
         self.stream.reset()
         self.snapshot = self.inner.state_dict()
         self.means, self.debt = Means(self.hp.memory), 0.0
-        self.scale = 0.0  # brings the adapter's logits to the trained model's spread, as it was on the first batch
+        self.scale = 0.0  # factor from the adapter's spread of logits to the trained model's, on the first batch
         self.counts: dict[str, int] = {}
         self.log: deque[Intervention] = deque(maxlen=LOG)
 
@@ -118,12 +120,12 @@ class Guard(Adapter):
         with noting_norms(self.inner.model.head) as norms:
             try:
                 logits = self.inner(x)
-            except InputError:  # too small a batch, or of another size than it was made for
+            except InputError:  # the batch is too small, or its images have another size
                 self.note(Trip("refused batch", float(len(x)), float(self.inner.needs.batch)), "left out")
                 return self.trained_answer(x)[0]
         if self.inner.reference is None:
             reference, source_norms = self.trained_answer(x)
-        else:  # it has asked the trained model itself, and first
+        else:  # the adapter has run the trained model itself, as its first pass
             reference, source_norms = self.inner.reference, norms[0]
         source_norm = float(source_norms.mean())
         trip = self.watch(logits, reference, float(norms[-1].mean()) if norms else source_norm, source_norm)
@@ -143,12 +145,12 @@ class Guard(Adapter):
 
     @torch.no_grad()
     def trained_answer(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The trained model's logits, and the lengths of its features."""
+        """Return the trained model's logits, and the lengths of its features."""
         with noting_norms(self.model.head) as norms:
             return self.still.predict(x), norms[-1]
 
     def watch(self, logits: Tensor, reference: Tensor, norm: float, source_norm: float) -> Trip | None:
-        """The first watch that trips."""
+        """Return the first watch that trips."""
         loss = self.inner.last_loss
         if Watched(logits, reference, loss, self.debt, self.means, self.hp).finite:
             referee = self.stream((reference / self.temperature).log_softmax(1)).posterior
@@ -159,7 +161,7 @@ class Guard(Adapter):
         return next((trip for watch in WATCHES.values() if (trip := watch(seen)) is not None), None)
 
     def take_back(self) -> str:
-        """Undo what the adapter learned since it was last well, or all of it; return what was done."""
+        """Return the adapter to its last healthy snapshot or to its start; name the action."""
         self.means, self.debt = Means(self.hp.memory), 0.0
         length = self.hp.trial * 2**self.trips
         self.trips += 1
@@ -188,14 +190,14 @@ class Guard(Adapter):
         return self.inner.adapt_block(block, z)
 
     def frozen(self) -> nn.Module:
-        """The adapter inside, or the trained model while that one's answers do not count."""
+        """Return the adapter inside, or the trained model while the adapter is on trial."""
         return Frozen(self.name, self.model) if self.images < self.trusted_at else self.inner.frozen()
 
     def describe(self) -> dict[str, Any]:
         return {**self.inner.describe(), "guard": asdict(self.hp), "interventions": dict(self.counts)}
 
     def state(self) -> dict[str, Tensor]:
-        """The adapter's state, its snapshot, and the guard's own; counts and log stay behind."""
+        """Return the adapter's state, its snapshot, and the guard's own state without counts and log."""
         numbers = [self.images, self.trips, self.snapshot_at, self.resume_at, self.trusted_at]
         return {
             **with_prefix("inner.", self.inner.state_dict()),
@@ -216,7 +218,7 @@ class Guard(Adapter):
 
 
 def only_finite(logits: Tensor) -> Tensor:
-    """Equal logits where a network overflowed."""
+    """Replace the logits of images on which the network overflowed by equal logits."""
     finite = torch.isfinite(logits).all(1, keepdim=True)
     return logits if finite.all() else torch.where(finite, logits, 0.0)
 

@@ -1,8 +1,8 @@
 """ROID. Universal Test-time Adaptation through Weight Ensembling, Diversity Weighting, and Prior Correction.
 Marsden, Döbler, Yang, WACV 2024. https://arxiv.org/abs/2306.00650
 
-Where we differ: views are made by this package's own augmentation. The prior multiplies probabilities, as the paper
-writes it; its release multiplies logits. As there, only images of at least average diversity are learned from.
+Where we differ: this package's own augmentation makes the views. The prior multiplies probabilities, as in the paper;
+the authors' code multiplies logits. As in their code, only images of at least average diversity enter the loss.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from itta.functional.entropy import entropy
 from itta.hparams import hp
 from itta.nn.batch_norm import use_batch_statistics
 
-LEAST = 1e-8  # of a probability in a logarithm, and of a range that is divided by
+LEAST = 1e-8  # smallest probability in a logarithm, and smallest range in a quotient
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Hparams(gradient.Hparams):
     lr: float = hp(2.5e-4, "learning rate")
     optimizer: Literal["adam", "sgd"] = hp("sgd", "adam, or plain SGD")
     momentum: float = hp(0.9, "momentum of SGD")
-    keep: float = hp(0.99, "α: share of the moving weights that stays; the rest is the trained model's")
-    ema: float = hp(0.9, "β: share of the mean prediction that stays from batch to batch")
-    temperature: float = hp(1 / 3, "τ: the smaller, the more certain and diverse images count beyond the others")
+    keep: float = hp(0.99, "α: share of the adapted weights after a step; the rest comes from the trained model")
+    ema: float = hp(0.9, "β: share of the old mean prediction after a batch")
+    temperature: float = hp(1 / 3, "τ: a smaller value gives certain and diverse images more weight")
     consistency: bool = hp(True, "learn from an augmented view of each image as well")
     prior: bool = hp(True, "weigh the prediction by the batch's class prior")
 
 
 class ROID(GradientAdapter):
-    """As Tent, but with p the prediction and p̄ its running mean, the loss is Σ_i w_i·(SLR_i + SCE_i)/B, where
+    """Tent's scope with the loss Σ_i w_i·(SLR_i + SCE_i)/B. With p the prediction and p̄ its running mean:
 
     SLR = −Σ_c p_c·log(p_c/Σ_{j≠c} p_j), SCE(p, p') = −½·Σ_c (p'_c·log p_c + p_c·log p'_c), p' of an augmented view,
     w = exp(d·s/τ), d = 1 − cos(p, p̄) and s = −H(p), each scaled to [0, 1] over the batch; w = 0 for d below its mean.
@@ -82,7 +82,7 @@ class ROID(GradientAdapter):
         return logits + smoothed_prior(logits.detach()).log() if self.hp.prior else logits
 
     def weigh(self, logits: Tensor) -> Tensor:
-        """w, [B]; the running mean takes the batch in."""
+        """Return w, [B], and update the running mean."""
         p, mean = logits.softmax(1), self.extra["mean"]
         diversity = to_unit_range(1 - F.cosine_similarity(p, mean.unsqueeze(0)))
         weights = (diversity * to_unit_range(-entropy(logits)) / self.hp.temperature).exp()
@@ -91,7 +91,7 @@ class ROID(GradientAdapter):
 
     @torch.no_grad()
     def pull_back(self) -> None:
-        """Weight ensembling: a step towards the trained model."""
+        """Take a step towards the trained model (weight ensembling)."""
         for name, p in self.moving.items():
             p.copy_(torch.lerp(self.start[name], p, self.hp.keep))
 
@@ -100,25 +100,25 @@ class ROID(GradientAdapter):
 
 
 def to_unit_range(values: Tensor) -> Tensor:
-    """The least value to 0 and the greatest to 1; equal values to 0."""
+    """Map the smallest value to 0 and the largest to 1; equal values to 0."""
     low, high = values.min(), values.max()
     return (values - low) / (high - low).clamp(min=LEAST)
 
 
 def soft_likelihood_ratio(logits: Tensor) -> Tensor:
-    """−Σ_c p_c·log(p_c/(1 − p_c)), [B]."""
+    """Return −Σ_c p_c·log(p_c/(1 − p_c)), [B]."""
     p = logits.softmax(1)
     return -(p * (p.clamp(min=LEAST).log() - (1 - p).clamp(min=LEAST).log())).sum(1)
 
 
 def symmetric_cross_entropy(logits: Tensor, others: Tensor) -> Tensor:
-    """−½·Σ_c (p'_c·log p_c + p_c·log p'_c), [B]."""
+    """Return −½·Σ_c (p'_c·log p_c + p_c·log p'_c), [B]."""
     log_p, log_q = logits.log_softmax(1), others.log_softmax(1)
     return -0.5 * (log_q.exp() * log_p + log_p.exp() * log_q).sum(1)
 
 
 def smoothed_prior(logits: Tensor) -> Tensor:
-    """The batch's mean prediction, the nearer to equal classes the smaller the batch, [C].
+    """Return the batch's mean prediction, smoothed towards equal classes; a smaller batch is smoothed more; [C].
 
     >>> smoothed_prior(torch.tensor([[0.9, 0.1], [0.7, 0.3]]).log())
     tensor([0.6333, 0.3667])

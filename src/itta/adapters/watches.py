@@ -1,9 +1,9 @@
-"""What a guard watches. This table is the registry: a new watch is a function and a line.
+"""The watches of a guard. The table `WATCHES` is the registry: a new watch is a function and a line.
 
-After what online adapters are known to die of: features that shrink or grow without end; predictions that all become
-sure, or all the same; drift away from the trained model; a loss that rises; numbers that are not finite. Everything is
-compared with what the referee, the trained model in knowledge of the stream, says about the same images, so no limit
-depends on the data.
+Online adapters fail in known ways: features shrink or grow without end; all predictions become certain, or equal;
+answers drift away from the trained model's; the loss rises; numbers are not finite. Each watch compares the adapter
+with the referee on the same images, so no limit depends on the data. The referee is the trained model with the
+diagnosis of the stream.
 """
 
 import math
@@ -25,12 +25,12 @@ class Trip(NamedTuple):
 
 @dataclass(frozen=True)
 class Watched:
-    """An adapter's answers to a batch beside the others, and the running means of what is watched."""
+    """An adapter's answers to a batch, the trained model's, and the running means of the watched quantities."""
 
     logits: Tensor  # [B, C], the adapter's
     reference: Tensor  # the trained model's
     loss: float
-    debt: float  # right answers lost so far, beyond those allowed
+    debt: float  # expected loss of right answers so far, beyond the allowed loss
     means: "Means"
     hp: Any  # `Guard.Hparams`
 
@@ -55,7 +55,7 @@ def feature_norm(seen: Watched) -> Trip | None:
 
 
 def sureness(seen: Watched) -> Trip | None:
-    ratio = seen.means["entropy"] / max(seen.means["referee entropy"], 1e-3)  # a trained model may be sure itself
+    ratio = seen.means["entropy"] / max(seen.means["referee entropy"], 1e-3)  # a trained model may be certain itself
     limit = seen.hp.min_entropy_ratio
     return Trip("entropy", ratio, limit) if seen.means.full and ratio < limit else None
 
@@ -81,7 +81,7 @@ WATCHES: dict[str, Callable[[Watched], Trip | None]] = {  # the first that trips
 
 
 class Means:
-    """Running means over the last images, right from the first one on, of what the guard watches."""
+    """Running means of the watched quantities over the latest images; they are means from the first image on."""
 
     names = ("norm", "loss", "entropy", "referee entropy", "weight")  # and each class's share, and the referee's
 
@@ -107,12 +107,12 @@ class Means:
 
     @property
     def full(self) -> bool:
-        """Whether enough images were seen for a mean to say something."""
+        """Tell whether the means cover enough images to be used."""
         return len(self.sums) > 0 and float(self.sums[self.names.index("weight")]) > 0.5
 
     @property
     def balance(self) -> float:
-        """Classes predicted, as a share of those that the referee predicts."""
+        """Return the effective number of predicted classes, as a share of the referee's."""
         own, other = (p / p.sum() for p in self.sums[len(self.names) :].chunk(2))
         return effective_classes(own) / effective_classes(other)
 
@@ -125,9 +125,9 @@ class Means:
 
 
 def excess_cost(logits: Tensor, reference: Tensor, referee: Tensor, share: float) -> float:
-    """Right answers that the referee expects to lose by these instead of the trained model's, beyond those allowed.
+    """Return the right answers that the referee expects to lose if these answers replace the trained model's.
 
-    Allowed is a share of the doubt that the referee has of its own answers.
+    A share of the referee's doubt in its own answers is allowed, and subtracted.
 
     >>> sure = torch.tensor([[0.9, 0.1]]).log()
     >>> round(excess_cost(sure.flip(1), sure, sure, share=0.5), 6)  # loses 0.8 for a doubt of 0.1
@@ -139,5 +139,5 @@ def excess_cost(logits: Tensor, reference: Tensor, referee: Tensor, share: float
 
 
 def spread(logits: Tensor) -> Tensor:
-    """How far the logits of an image lie apart, on average; some methods' do not mean to be log-probabilities."""
+    """Return the mean deviation of the logits of an image; the logits of some methods have a scale of their own."""
     return logits.detach().double().std(1).mean().clamp(min=1e-6)

@@ -49,7 +49,7 @@ class ARM(Algorithm):
     def objective(self, batches: Sequence[Batch]) -> tuple[Tensor, Logs]:
         x, y = self.gather(batches)
         loss = F.cross_entropy(self.predict(x), y)
-        return loss, {"loss": loss.item()}
+        return loss, {"loss": loss}
 
     def inputs(self, x: Tensor) -> Tensor:
         size = self.hp.batch_size if len(x) % self.hp.batch_size == 0 else len(x)

@@ -1,6 +1,6 @@
 """The parts that all training methods share: a backbone, a head, an optimiser, and one training step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from itta.errors import InputError
+from itta.functional.transfers import fetch_numbers
 from itta.hparams import choice, hp, power
 from itta.models.trained import SecondViews, Trained
 from itta.nn.backbone import After, Backbone, keep
 
 Batch = tuple[Tensor, Tensor]  # images [B, 3, H, W] in [0, 1], labels [B]
-Logs = dict[str, float]
+Logs = Mapping[str, Tensor | float]  # values to log; tensors of one value may stay on their device
+Numbers = dict[str, float]
 PSEUDO_DOMAINS = 3  # parts that a single source domain is split into
 
 
@@ -101,6 +103,14 @@ class Algorithm(Trained):
         """Make an Adam under a name, or replace the one of that name."""
         self.optimizers[name] = torch.optim.Adam(parameters, lr, betas, weight_decay=weight_decay, fused=True)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Algorithm":
+        """Move or convert the model. The count of steps stays on the host, which reads it without waiting."""
+        steps = self._buffers.get("step")
+        super()._apply(fn, recurse)
+        if steps is not None:
+            self._buffers["step"] = steps
+        return self
+
     def features(self, x: Tensor, after: After = keep) -> Tensor:
         """Return f_θ(x), in training with dropout on the feature vector."""
         return self.dropout(self.backbone(self.inputs(x), after))
@@ -112,14 +122,14 @@ class Algorithm(Trained):
         """Return the loss of one step and the values to log."""
         raise NotImplementedError(f"{type(self).__name__} defines neither objective nor update")
 
-    def update(self, batches: Sequence[Batch]) -> Logs:
-        """Take one training step."""
+    def update(self, batches: Sequence[Batch]) -> Numbers:
+        """Take one training step, and return the values to log."""
         loss, logs = self.objective(batches)
         optimizer = self.optimizers["main"]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        return logs
+        return fetch_numbers(logs)  # the only time that the host waits for the device
 
     def describe(self) -> dict[str, Any]:
         """Return the hyper-parameters as plain values, without ``single_source`` if there are several domains."""

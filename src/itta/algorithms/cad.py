@@ -71,7 +71,7 @@ class CAD(Algorithm):
         s = (u @ u.T if self.hp.reference else relative_products(u)) / self.hp.temperature
         bottleneck = self.bottleneck(s, y, domain)
         loss = risk + self.hp.lmbda * bottleneck
-        return loss, {"loss": loss.item(), "clf_loss": risk.item(), "bn_loss": bottleneck.item()}
+        return loss, {"loss": loss, "clf_loss": risk, "bn_loss": bottleneck}
 
     def bottleneck(self, s: Tensor, y: Tensor, domain: Tensor) -> Tensor:
         """Return the bottleneck loss of the similarities [N, N]; 0 if no image has the partners it needs."""
@@ -84,11 +84,11 @@ class CAD(Algorithm):
             chosen, numerator = chosen | itself, s.masked_fill(itself, 0.0)
         has_partner = chosen if self.conditional else same_label & ~itself
         valid = has_partner.any(1) & chosen.any(1) & others.any(1)
-        if not valid.any():
-            return s.new_zeros(())
-        log_share = log_sum(numerator[valid], chosen[valid]) - log_sum(s[valid], others[valid])
+        unused = ~valid[:, None]  # these rows get any partners, which keeps them finite, and count nothing
+        log_share = log_sum(numerator, chosen | unused) - log_sum(s, others | unused)
+        mean = log_share.where(valid, 0.0).sum() / valid.sum().clamp(min=1)
         sign = -1 if self.hp.is_flipped else 1
-        return sign * self.hp.temperature / BASE_TEMPERATURE * log_share.mean()
+        return sign * self.hp.temperature / BASE_TEMPERATURE * mean
 
 
 class CondCAD(CAD):

@@ -45,7 +45,7 @@ class Consistency(Algorithm):
         main = F.cross_entropy(self.head(z), y) + F.cross_entropy(self.head(z_aug), y)
         consistency = (z - z_aug).square().mean()
         loss = main + self.hp.alpha * consistency  # Eq. 2 with f_w = identity
-        return loss, {"loss": main.item(), "consistency": consistency.item()}
+        return loss, {"loss": main, "consistency": consistency}
 
 
 def draw_view(algorithm: Algorithm, n: int) -> ViewDraw:

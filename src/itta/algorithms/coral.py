@@ -40,4 +40,4 @@ class CORAL(Algorithm):
         z = self.features(x)
         risk = domain_risks(self.classify(z), y, sizes).mean()
         penalty = coral(z.split(sizes))
-        return risk + self.hp.mmd_gamma * penalty, {"loss": risk.item(), "penalty": penalty.item()}
+        return risk + self.hp.mmd_gamma * penalty, {"loss": risk, "penalty": penalty}

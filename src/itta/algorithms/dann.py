@@ -22,8 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itta.algorithms import base
-from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
+from itta.algorithms.base import Algorithm, Batch, Needs, Numbers, Task
 from itta.functional.domains import domain_labels
+from itta.functional.transfers import fetch_numbers, widen
 from itta.hparams import choice, hp, power
 from itta.nn.mlp import mlp
 
@@ -84,7 +85,7 @@ class DANN(Algorithm):
         self.add_optimizer("discriminator", learned, hp.lr_d, hp.weight_decay_d, betas)
         self.register_buffer("step", torch.zeros((), dtype=torch.long))
 
-    def update(self, batches: Sequence[Batch]) -> Logs:
+    def update(self, batches: Sequence[Batch]) -> Numbers:
         batches = self.per_domain(batches)
         domain = domain_labels([len(x) for x, _ in batches], batches[0][0].device)
         x, y = self.gather(batches)
@@ -94,22 +95,22 @@ class DANN(Algorithm):
             return self.discriminator_step(x, y, domain)
         return self.generator_step(x, y, domain)
 
-    def discriminator_step(self, x: Tensor, y: Tensor, domain: Tensor) -> Logs:
+    def discriminator_step(self, x: Tensor, y: Tensor, domain: Tensor) -> Numbers:
         with torch.no_grad():
             z = self.features(x)
         loss = self.domain_loss(z, y, domain)
         self.optimizers["discriminator"].zero_grad()
         loss.backward()
         self.optimizers["discriminator"].step()
-        return {"disc_loss": loss.item()}
+        return fetch_numbers({"disc_loss": loss})
 
-    def generator_step(self, x: Tensor, y: Tensor, domain: Tensor) -> Logs:
+    def generator_step(self, x: Tensor, y: Tensor, domain: Tensor) -> Numbers:
         z = self.features(x)
         loss = F.cross_entropy(self.classify(z), y) - self.hp.lambda_ * self.domain_loss(z, y, domain)
         self.optimizers["main"].zero_grad()
         loss.backward(inputs=self.generator)
         self.optimizers["main"].step()
-        return {"gen_loss": loss.item()}
+        return fetch_numbers({"gen_loss": loss})
 
     def domain_loss(self, z: Tensor, y: Tensor, domain: Tensor) -> Tensor:
         """Return ℓ_D. In CDANN its cross-entropy is weighted by class."""
@@ -126,7 +127,7 @@ class DANN(Algorithm):
 
     def weights(self, y: Tensor) -> Tensor:
         """Return the weight of each image in the domain loss."""
-        return torch.full_like(y, 1, dtype=torch.double) / len(y)
+        return widen(torch.ones_like(y)) / len(y)
 
 
 class CDANN(DANN):
@@ -146,6 +147,6 @@ class CDANN(DANN):
     conditional = True
 
     def weights(self, y: Tensor) -> Tensor:
-        counts = y.bincount()
-        n_classes = len(counts) if self.hp.reference else int((counts > 0).sum())
-        return 1 / (counts[y].double() * n_classes)
+        counts = (y[:, None] == torch.arange(self.task.n_classes, device=y.device)).sum(0)
+        n_classes = y.amax() + 1 if self.hp.reference else (counts > 0).sum()
+        return 1 / widen(counts[y] * n_classes)

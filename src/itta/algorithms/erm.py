@@ -20,4 +20,4 @@ class ERM(Algorithm):
     def objective(self, batches: Sequence[Batch]) -> tuple[Tensor, Logs]:
         x, y = self.gather(batches)
         loss = F.cross_entropy(self.predict(x), y)
-        return loss, {"loss": loss.item()}
+        return loss, {"loss": loss}

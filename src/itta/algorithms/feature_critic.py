@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from itta.algorithms import base
-from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
+from itta.algorithms.base import Algorithm, Batch, Needs, Numbers, Task
 from itta.functional.domains import domain_means, domain_risks
 from itta.functional.jvp import Tape
+from itta.functional.transfers import fetch_numbers
 from itta.hparams import hp, power
 from itta.nn.mlp import mlp
 
@@ -50,7 +51,7 @@ class FeatureCritic(Algorithm):
         self.critic = nn.Sequential(*mlp(self.backbone.dim, hp.critic_width, 1), nn.Softplus())
         self.add_optimizer("critic", self.critic.parameters(), hp.critic_lr)
 
-    def update(self, batches: Sequence[Batch]) -> Logs:
+    def update(self, batches: Sequence[Batch]) -> Numbers:
         batches = self.per_domain(batches)
         held_out = int(torch.randint(len(batches), ()))
         test = batches.pop(held_out)
@@ -76,7 +77,7 @@ class FeatureCritic(Algorithm):
         for p, m in zip(phi, g_phi):
             p.grad = m
         self.optimizers["main"].step()
-        return {"loss": main.item(), "critic": critic.item(), "meta": meta}
+        return fetch_numbers({"loss": main, "critic": critic, "meta": meta})
 
     def critic_loss(self, z: Tensor, sizes: Sequence[int]) -> Tensor:
         """Return L_d."""
@@ -90,7 +91,7 @@ class FeatureCritic(Algorithm):
 
     def meta_gradient(
         self, test: Batch, g_main: Sequence[Tensor], g_critic: Sequence[Tensor]
-    ) -> tuple[float, Sequence[Tensor]]:
+    ) -> tuple[Tensor, Sequence[Tensor]]:
         """Return J and v = ∂J/∂θ_new."""
         with torch.no_grad():
             theta = [p.sub(m, alpha=self.hp.lr) for p, m in zip(self.backbone.parameters(), g_main)]
@@ -99,7 +100,7 @@ class FeatureCritic(Algorithm):
                 p.sub_(c, alpha=self.hp.lr)
         theta = [p.requires_grad_() for p in theta]
         meta = -self.hp.critic_scale * torch.tanh(old - self.loss_at(theta, test))
-        return meta.item(), torch.autograd.grad(meta, theta)
+        return meta, torch.autograd.grad(meta, theta)
 
     def loss_at(self, theta: Sequence[Tensor], test: Batch) -> Tensor:
         """Return CE_V at other weights of the backbone. The statistics of batch normalisation do not change."""

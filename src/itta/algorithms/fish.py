@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 
 from itta.algorithms import base
-from itta.algorithms.base import Algorithm, Batch, Logs, Needs
+from itta.algorithms.base import Algorithm, Batch, Needs, Numbers
+from itta.functional.transfers import fetch_numbers
 from itta.hparams import choice, hp
 
 
@@ -31,7 +32,7 @@ class Fish(Algorithm):
     Hparams = Hparams
     needs = Needs(single_source="split")
 
-    def update(self, batches: Sequence[Batch]) -> Logs:
+    def update(self, batches: Sequence[Batch]) -> Numbers:
         batches = self.per_domain(batches)
         order = torch.randperm(len(batches)).tolist() if self.hp.fish_shuffle else range(len(batches))
         weights = [t for t in self.state_dict().values() if t.is_floating_point()]  # and the statistics of BN
@@ -43,7 +44,7 @@ class Fish(Algorithm):
             self.optimizers["main"].zero_grad()
             loss.backward()
             self.optimizers["main"].step()
-            losses.append(loss.item())
+            losses.append(loss.detach())
         for fast, start in zip(weights, slow):
             fast.copy_(start.lerp_(fast, self.hp.meta_lr))
-        return {"loss": sum(losses) / len(losses)}
+        return fetch_numbers({"loss": torch.stack(losses).mean()})

@@ -63,7 +63,7 @@ class Fishr(Algorithm):
             self.optimizers["main"].state.clear()  # the loss jumps by orders of magnitude
         self.step += 1
         loss = nll + weight * penalty
-        return loss, {"loss": loss.item(), "nll": nll.item(), "penalty": penalty.item()}
+        return loss, {"loss": loss, "nll": nll, "penalty": penalty}
 
 
 def head_gradients(head: nn.Module, z: Tensor, y: Tensor) -> Tensor:

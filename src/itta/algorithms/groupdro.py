@@ -43,4 +43,4 @@ class GroupDRO(Algorithm):
         risks = domain_risks(self.predict(x), y, [len(x) for x, _ in batches])
         self.q = (self.q.log() + self.hp.groupdro_eta * risks.detach()).softmax(0)
         loss = (self.q * risks).sum()
-        return loss, {"loss": loss.item()}
+        return loss, {"loss": loss}

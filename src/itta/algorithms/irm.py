@@ -53,7 +53,7 @@ class IRM(Algorithm):
             self.optimizers["main"].state.clear()  # the loss jumps by orders of magnitude
         self.step += 1
         loss = nll + (self.hp.irm_lambda if annealed else 1.0) * penalty
-        return loss, {"loss": loss.item(), "nll": nll.item(), "penalty": penalty.item()}
+        return loss, {"loss": loss, "nll": nll, "penalty": penalty}
 
 
 def scale_derivative(logits: Tensor, y: Tensor) -> Tensor:

@@ -15,13 +15,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from itta.algorithms import consistency
-from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
+from itta.algorithms.base import Algorithm, Batch, Needs, Numbers, Task
 from itta.algorithms.consistency import draw_view
-from itta.functional.gradients import Alignment, alignment
+from itta.functional.gradients import Alignment, alignment, alignment_statistics
 from itta.functional.jvp import Tape
+from itta.functional.transfers import fetch, fetch_numbers
 from itta.hparams import hp
 from itta.nn.affine_stack import AffineStack
 from itta.nn.views import two_views
+
+Losses = dict[str, Tensor]  # by name, on the device that computed them
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class ITTA(Algorithm):
         self.add_optimizer("f_w", self.f_w.parameters(), hp.fw_lr_scale * hp.lr)
         self.register_buffer("step", torch.zeros((), dtype=torch.long))
 
-    def update(self, batches: Sequence[Batch]) -> Logs:
+    def update(self, batches: Sequence[Batch]) -> Numbers:
         x, y = self.gather(batches)
         aligns = int(self.step) % self.hp.align_every == 0
         self.step += 1
@@ -74,10 +77,10 @@ class ITTA(Algorithm):
         self.optimizers["main"].zero_grad()
         (run.main + self.hp.alpha * run.wcont).backward(inputs=self.main_parameters())  # Eq. 2
         self.optimizers["main"].step()
-        logs = run.logs()
+        losses = run.losses()
         self.optimizers["main"].zero_grad()
         del run  # two tapes at once would double the memory of the activations
-        return logs | (self.align(self.run(x, y)) if aligns else {})
+        return self.align(self.run(x, y), losses) if aligns else fetch_numbers(losses)
 
     def run(self, x: Tensor, y: Tensor) -> "Run":
         """Compute both losses of a batch, and record the pass for the alignment step."""
@@ -96,7 +99,7 @@ class ITTA(Algorithm):
         run.wcont = self.f_w(run.h).square().mean()  # Eq. 1
         return run
 
-    def update_together(self, run: "Run") -> Logs:
+    def update_together(self, run: "Run") -> Numbers:
         """Step θ, φ and w from one pass. Both updates use the same two gradients."""
         aligned, early = self.aligned_parameters(), self.early_parameters()
         cut = [run.cut] if early else []
@@ -112,28 +115,28 @@ class ITTA(Algorithm):
 
         g_main, g_wcont = on_main[:n], on_wcont[:n]
         del on_main, on_wcont  # or the lists would keep the tensors that v replaces below
-        found = alignment(g_main, g_wcont)
+        logs, found = fetch_alignment(run.losses(), g_main, g_wcont)
         for i, (p, m, w) in enumerate(zip(aligned, g_main, g_wcont)):
             if found is not None:  # v replaces g_wcont: tensors of θ's size take most of a step's memory
                 g_wcont[i] = found.direction(m, w)
             p.grad = m.add_(w, alpha=self.hp.alpha)  # Eq. 2
-        logs = self.step_w(run, found, g_wcont)  # before θ changes: the tape refers to its present values
+        logs |= self.step_w(run, found, g_wcont)  # before θ changes: the tape refers to its present values
         self.optimizers["main"].step()
-        return run.logs() | logs
+        return logs
 
-    def align(self, run: "Run") -> Logs:
-        """Step w alone."""
+    def align(self, run: "Run", losses: Losses | None = None) -> Numbers:
+        """Step w alone. ``losses`` are more values to log."""
         aligned = self.aligned_parameters()
         g_main = grad(run.main, aligned, keep_graph=True)
         g_wcont = grad(run.wcont, aligned)
-        found = alignment(g_main, g_wcont)
+        logs, found = fetch_alignment(losses or {}, g_main, g_wcont)
         if found is not None:
             for i, m in enumerate(g_main):
                 g_wcont[i] = found.direction(m, g_wcont[i])
         del g_main
-        return self.step_w(run, found, g_wcont)
+        return logs | self.step_w(run, found, g_wcont)
 
-    def step_w(self, run: "Run", found: Alignment | None, v: Sequence[Tensor]) -> Logs:
+    def step_w(self, run: "Run", found: Alignment | None, v: Sequence[Tensor]) -> Numbers:
         """Step w on Eq. 5, given v = ∂L_align/∂g_wcont.
 
         With u(h, w) = ∂L_wcont/∂h and J = ∂h/∂θ, g_wcont = Jᵀu. Hence ∂L_align/∂w = ∂⟨J v, u(h, w)⟩/∂w, J v constant.
@@ -169,8 +172,16 @@ class Run:
     main: Tensor = field(init=False)
     wcont: Tensor = field(init=False)
 
-    def logs(self) -> Logs:
-        return {"loss": self.main.item(), "consistency": self.wcont.item()}
+    def losses(self) -> Losses:
+        return {"loss": self.main.detach(), "consistency": self.wcont.detach()}
+
+
+def fetch_alignment(
+    losses: Losses, g_main: Sequence[Tensor], g_wcont: Sequence[Tensor]
+) -> tuple[Numbers, Alignment | None]:
+    """Return the losses as numbers, and the alignment of two gradients. The host waits for the device once."""
+    statistics, *values = fetch(alignment_statistics(g_main, g_wcont), *losses.values())
+    return dict(zip(losses, map(float, values))), alignment(g_main, g_wcont, statistics)
 
 
 def grad(loss: Tensor, inputs: Sequence[Tensor], keep_graph: bool = False) -> list[Tensor]:

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from itta.algorithms import base
-from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
+from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Numbers, Task
 from itta.functional.domains import domain_risks
+from itta.functional.transfers import fetch_numbers
 from itta.hparams import hp, power
 
 Weights = dict[str, Tensor]
@@ -63,7 +64,7 @@ class MetaReg(Algorithm):
         self.add_optimizer("main", [*self.backbone.parameters(), *self.head.parameters()], hp.lr, hp.weight_decay)
         self.register_buffer("step", torch.zeros((), dtype=torch.long))
 
-    def update(self, batches: Sequence[Batch]) -> Logs:
+    def update(self, batches: Sequence[Batch]) -> Numbers:
         batches = self.per_domain(batches)
         step = int(self.step)
         self.step += 1
@@ -78,9 +79,9 @@ class MetaReg(Algorithm):
         x, y = self.gather(batches)
         risk = domain_risks(self.predict(x), y, [len(x) for x, _ in batches]).sum()
         penalty = self.regulariser(dict(self.head.named_parameters()), constant=True)
-        return risk + penalty, {"loss": risk.item(), "penalty": penalty.item()}
+        return risk + penalty, {"loss": risk, "penalty": penalty}
 
-    def meta_step(self, batches: Sequence[Batch]) -> Logs:
+    def meta_step(self, batches: Sequence[Batch]) -> Numbers:
         """Take a step of the first phase."""
         a, b = torch.randperm(len(batches))[:2].tolist()
         sizes = [len(x) for x, _ in batches]
@@ -100,7 +101,7 @@ class MetaReg(Algorithm):
                 phi.clamp_(min=0)
             for p, *of_heads in zip(self.head.parameters(), *(h.parameters() for h in self.heads)):
                 p.copy_(torch.stack(of_heads).mean(0))
-        return {"loss": loss.item(), "held_out": held_out.item()}
+        return fetch_numbers({"loss": loss, "held_out": held_out})
 
     def held_out_loss(self, train: Batch, test: Batch, a: int) -> Tensor:
         """Return L_b after l steps of domain a's head on L_a + R_φ, as a function of φ. The batches hold features."""

@@ -40,4 +40,4 @@ class MixStyle(Algorithm):
         draws = {b: draw_mix(len(x), (b,), self.hp.mix_alpha) for b in mixed if torch.rand(()) < self.hp.mix_p}
         z = self.features(x, lambda block, z: mix_style(z, draws[block]) if block in draws else z)
         loss = F.cross_entropy(self.head(z), y)
-        return loss, {"loss": loss.item()}
+        return loss, {"loss": loss}

@@ -17,6 +17,7 @@ from torch import Tensor
 from itta.algorithms import base
 from itta.algorithms.base import Algorithm, Batch, Logs, Needs
 from itta.functional.domains import domain_means
+from itta.functional.transfers import send
 from itta.hparams import hp, power
 from itta.nn.style_mixing import draw_beta
 
@@ -52,12 +53,12 @@ class Mixup(Algorithm):
         sizes = [min(len(a), len(b)) for (_, a), (_, b) in zip(first, second)]
         x_i, y_i = joined(first, sizes)
         x_j, y_j = joined(second, sizes)
-        lam = draw.lam.to(x_i).repeat_interleave(torch.tensor(sizes, device=x_i.device))
+        lam = send(draw.lam.repeat_interleave(torch.tensor(sizes)), x_i.device, x_i.dtype)
         share = lam.view(-1, 1, 1, 1)
         logits = self.predict(share * x_i + (1 - share) * x_j)
         losses = [F.cross_entropy(logits, y, reduction="none") for y in (y_i, y_j)]
         loss = domain_means(lam * losses[0] + (1 - lam) * losses[1], sizes).mean()
-        return loss, {"loss": loss.item()}
+        return loss, {"loss": loss}
 
 
 def draw_mixup(n_domains: int, alpha: float) -> MixupDraw:

@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.func import functional_call
 
 from itta.algorithms import base
-from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
+from itta.algorithms.base import Algorithm, Batch, Needs, Numbers, Task
 from itta.errors import InputError
+from itta.functional.transfers import fetch_numbers
 from itta.hparams import choice, hp, power
 
 ADAM_EPS = 1e-8
@@ -52,7 +53,7 @@ class MLDG(Algorithm):
         if hp.n_meta_test < 1:
             raise InputError(f"n_meta_test must be at least 1, got {hp.n_meta_test}.")
 
-    def update(self, batches: Sequence[Batch]) -> Logs:
+    def update(self, batches: Sequence[Batch]) -> Numbers:
         batches = self.per_domain(batches)
         theta = dict(self.named_parameters())
         for p in theta.values():  # .grad accumulates the gradients at θ and at every θ'
@@ -60,17 +61,17 @@ class MLDG(Algorithm):
         inner = {
             k: torch.empty_like(p, requires_grad=True) for k, p in theta.items()
         }  # θ', filled again for every pair
-        loss = 0.0
+        losses = []
         for i, j in self.pairs(torch.randperm(len(batches)).tolist()):
             n = min(len(batches[i][0]), len(batches[j][0]))
             with self.stepping(theta, inner):
                 train_loss = self.backward(theta, batches[i], n)
             test_loss = self.backward(inner, batches[j], n, self.hp.mldg_beta)
-            loss += (train_loss + self.hp.mldg_beta * test_loss) / len(batches)
+            losses.append(train_loss + self.hp.mldg_beta * test_loss)
         for p in theta.values():
             p.grad.div_(len(batches))  # type: ignore[union-attr]
         self.optimizers["main"].step()
-        return {"loss": loss}
+        return fetch_numbers({"loss": torch.stack(losses).sum() / len(batches)} if losses else {"loss": 0.0})
 
     def pairs(self, order: Sequence[int]) -> list[tuple[int, int]]:
         """Return the (train, test) domains of a step, given a permutation of all domains."""
@@ -80,11 +81,11 @@ class MLDG(Algorithm):
         train, test = order[: max(len(order) - m, 0)], order[-m:]
         return [(i, test[k % len(test)]) for k, i in enumerate(train)]
 
-    def backward(self, theta: Weights, batch: Batch, n: int, factor: float = 1.0) -> float:
+    def backward(self, theta: Weights, batch: Batch, n: int, factor: float = 1.0) -> Tensor:
         """Return the loss of a domain's first n images at θ, and add ``factor`` times its gradient to .grad."""
         loss = F.cross_entropy(functional_call(self, dict(theta), (batch[0][:n],)), batch[1][:n])
         (factor * loss).backward()
-        return loss.item()
+        return loss.detach()
 
     @contextmanager
     def stepping(self, theta: Weights, inner: Weights) -> Iterator[None]:

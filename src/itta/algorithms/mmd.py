@@ -41,4 +41,4 @@ class MMD(Algorithm):
         z = self.features(x)
         risk = domain_risks(self.classify(z), y, sizes).mean()
         penalty = mmd(z.split(sizes), expanded=self.hp.reference)
-        return risk + self.hp.mmd_gamma * penalty, {"loss": risk.item(), "penalty": penalty.item()}
+        return risk + self.hp.mmd_gamma * penalty, {"loss": risk, "penalty": penalty}

@@ -17,8 +17,9 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from itta.algorithms import base
-from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
+from itta.algorithms.base import Algorithm, Batch, Needs, Numbers, Task
 from itta.functional.self_supervision import byol, draw_views, make_views
+from itta.functional.transfers import fetch_numbers
 from itta.hparams import hp, power
 from itta.nn.mlp import mlp
 
@@ -53,17 +54,16 @@ class MT3(Algorithm):
         self.predictor = mlp(hp.mt3_dim, hp.mt3_width, hp.mt3_dim)
         self.add_optimizer("main", self.parameters(), hp.lr, hp.weight_decay)
 
-    def update(self, batches: Sequence[Batch]) -> Logs:
+    def update(self, batches: Sequence[Batch]) -> Numbers:
         tasks = self.per_domain(batches)
         self.optimizers["main"].zero_grad()
-        logs: Logs = {"loss": 0.0, "byol": 0.0}
+        losses = []
         for x, y in tasks:  # one backward per task, to hold the graph of one inner step at a time
             loss, self_supervised = self.task_losses(x, y)
             ((loss + self.hp.mt3_weight * self_supervised) / len(tasks)).backward()
-            logs["loss"] += loss.item() / len(tasks)
-            logs["byol"] += self_supervised.item() / len(tasks)
+            losses.append(torch.stack([loss.detach(), self_supervised.detach()]))
         self.optimizers["main"].step()
-        return logs
+        return fetch_numbers(dict(zip(("loss", "byol"), torch.stack(losses).mean(0))))
 
     def task_losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return CE after the inner step, and L_BYOL, the loss of that step.

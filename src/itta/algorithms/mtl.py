@@ -52,10 +52,10 @@ class MTL(Algorithm):
         means = torch.stack([part.mean(0) for part in z.split(sizes)])  # [S, d]
         means = self.hp.mtl_ema * means + (1 - self.hp.mtl_ema) * self.embeddings
         self.embeddings = means.detach()
-        context = means.repeat_interleave(torch.tensor(sizes, device=z.device), 0)
+        context = torch.cat([mean.expand(n, -1) for mean, n in zip(means, sizes)])
         logits = self.head(torch.cat([z, self.disturbed(context)], 1))
         loss = domain_risks(logits, y, sizes).sum()
-        return loss, {"loss": loss.item()}
+        return loss, {"loss": loss}
 
     def classify(self, z: Tensor) -> Tensor:
         context = z.mean(0, keepdim=True).expand_as(z)

@@ -40,7 +40,7 @@ class RSC(Algorithm):
         x, y = self.gather(batches)
         z = self.features(x)
         loss = F.cross_entropy(self.classify(z * self.mask(z.detach(), y)), y)
-        return loss, {"loss": loss.item()}
+        return loss, {"loss": loss}
 
     def mask(self, z: Tensor, y: Tensor) -> Tensor:
         """Return M [N, d], of ones and zeros."""

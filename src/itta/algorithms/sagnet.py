@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from itta.algorithms import base
-from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
+from itta.algorithms.base import Algorithm, Batch, Needs, Numbers, Task
+from itta.functional.transfers import fetch_numbers
 from itta.hparams import hp, power
 
 EPS = 1e-5
@@ -50,7 +51,7 @@ class SagNet(Algorithm):
         for name, part in {"main": self.backbone, "head": self.head, "style_head": self.style_head}.items():
             self.add_optimizer(name, part.parameters(), hp.lr, hp.weight_decay)
 
-    def update(self, batches: Sequence[Batch]) -> Logs:
+    def update(self, batches: Sequence[Batch]) -> Numbers:
         x, y = self.gather(batches)
         n = len(x)
         content = F.cross_entropy(self.head(mix_styles(self.features(x), draw_sag(n, x))), y)
@@ -63,7 +64,7 @@ class SagNet(Algorithm):
         logits = self.style_head(swap_content(self.dropout(z), draw_sag(n, x)))
         adversarial = -self.hp.sag_w_adv * logits.log_softmax(1).mean()
         self.step(adversarial, "main")
-        return {"loss_cont": content.item(), "loss_style": style.item(), "loss_adv": adversarial.item()}
+        return fetch_numbers({"loss_cont": content, "loss_style": style, "loss_adv": adversarial})
 
     def step(self, loss: Tensor, *names: str) -> None:
         """Step the parameters of the named optimisers, and compute no other gradient."""

@@ -32,4 +32,4 @@ class SD(Algorithm):
         logits = self.predict(x)
         loss = F.cross_entropy(logits, y)
         penalty = logits.square().mean()
-        return loss + self.hp.sd_reg * penalty, {"loss": loss.item(), "penalty": penalty.item()}
+        return loss + self.hp.sd_reg * penalty, {"loss": loss, "penalty": penalty}

@@ -60,12 +60,12 @@ class SelfReg(Algorithm):
         loss = F.cross_entropy(logits, y)
         if self.hp.selfreg_variant == "features":
             loss = loss + 0.3 * F.mse_loss(z, z[draw.a])
-            return loss, {"loss": loss.item()}
+            return loss, {"loss": loss}
         v, lam = self.projector(z), float(draw.lam)
         one = F.mse_loss(logits, logits[draw.a]) + 0.3 * F.mse_loss(z, v[draw.a])
         two = F.mse_loss(logits, blend(logits, draw)) + 0.3 * F.mse_loss(z, blend(v, draw))
-        loss = loss + min(loss.item(), 1.0) * (lam * one + (1 - lam) * two)
-        return loss, {"loss": loss.item()}
+        loss = loss + loss.detach().clamp(max=1.0) * (lam * one + (1 - lam) * two)
+        return loss, {"loss": loss}
 
 
 def draw_selfreg(y: Tensor) -> SelfRegDraw:
@@ -83,7 +83,8 @@ def permute_within(y: Tensor) -> Tensor:
 
 
 def blend(values: Tensor, draw: SelfRegDraw) -> Tensor:
-    return draw.lam.item() * values[draw.a] + (1 - draw.lam.item()) * values[draw.b]
+    lam = float(draw.lam)
+    return lam * values[draw.a] + (1 - lam) * values[draw.b]
 
 
 def projector(dim: int) -> nn.Sequential:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from itta.algorithms import base
 from itta.algorithms.base import Algorithm, Batch, Logs, Needs, Task
 from itta.functional.self_supervision import rotate
+from itta.functional.transfers import send
 from itta.hparams import hp, power
 from itta.nn.backbone import After, keep
 from itta.nn.branch import Branch
@@ -52,11 +53,11 @@ class TTT(Algorithm):
 
     def objective(self, batches: Sequence[Batch]) -> tuple[Tensor, Logs]:
         x, y = self.gather(batches)
-        turns = draw_turns(len(x), self.hp.ttt_rotation).to(x.device)
+        turns = draw_turns(len(x), self.hp.ttt_rotation)
         turned = rotate(x.repeat(len(turns) // len(x), 1, 1, 1), turns)
         loss = F.cross_entropy(self.predict(x), y)
-        rotation = F.cross_entropy(self.rotation_logits(self.inputs(turned)), turns)
-        return loss + self.hp.ttt_weight * rotation, {"loss": loss.item(), "rotation": rotation.item()}
+        rotation = F.cross_entropy(self.rotation_logits(self.inputs(turned)), send(turns, x.device))
+        return loss + self.hp.ttt_weight * rotation, {"loss": loss, "rotation": rotation}
 
 
 def draw_turns(n: int, how: str) -> Tensor:

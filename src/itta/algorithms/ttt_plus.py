@@ -59,7 +59,7 @@ class TTTPlus(Algorithm):
         loss = F.cross_entropy(self.classify(self.dropout(z)), y)
         contrast = nt_xent(self.contrastive_head(z_views), self.hp.simclr_temperature)
         self.note_moments(z.detach())
-        return loss + self.hp.simclr_weight * contrast, {"loss": loss.item(), "contrast": contrast.item()}
+        return loss + self.hp.simclr_weight * contrast, {"loss": loss, "contrast": contrast}
 
     @torch.no_grad()
     def note_moments(self, z: Tensor) -> None:

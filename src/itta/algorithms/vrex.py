@@ -50,4 +50,4 @@ class VREx(Algorithm):
         self.step += 1
         loss = risks.mean() + (self.hp.vrex_lambda if annealed else 1.0) * penalty
         nll = risks[-1] if self.hp.reference else risks.mean()
-        return loss, {"loss": loss.item(), "nll": nll.item(), "penalty": penalty.item()}
+        return loss, {"loss": loss, "nll": nll, "penalty": penalty}

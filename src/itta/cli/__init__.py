@@ -11,9 +11,12 @@ import tyro
 
 from itta import __version__
 from itta.cli.adapt import adapt
+from itta.cli.adopt import adopt
 from itta.cli.cam import cam
+from itta.cli.check import check
 from itta.cli.data import data
 from itta.cli.demo import demo
+from itta.cli.estimate import estimate
 from itta.cli.export import export
 from itta.cli.help_texts import in_plain_words
 from itta.cli.inspect import inspect
@@ -32,9 +35,12 @@ from itta.text import printable
 VERBS: dict[str, Callable[..., Any]] = {
     "demo": demo,
     "train": train,
+    "adopt": adopt,
     "adapt": adapt,
     "tune": tune,
     "predict": predict,
+    "estimate": estimate,
+    "check": check,
     "sweep": sweep,
     "sweep-status": sweep_status,
     "report": report,

@@ -10,9 +10,10 @@ from itta.report.tables import Table
 
 
 def list_(
-    what: Positional[Literal["algorithms", "adapters", "backbones", "datasets", "all"]] = "all", json: bool = False
+    what: Positional[Literal["algorithms", "adapters", "estimators", "backbones", "datasets", "all"]] = "all",
+    json: bool = False,
 ) -> None:
-    """Show what there is: training methods, test-time methods, networks, data sets.
+    """Show what there is: training methods, test-time methods, estimators, networks, data sets.
 
     One list also tells what each method needs and its hyper-parameters. Example: itta list adapters
 

@@ -14,9 +14,11 @@ class OwnCodeFlags:
     itta import code."""
     backbone: str | None = None
     """Your own network, package.module:Name, if the model has one."""
+    module: str | None = None
+    """Your own network, package.module:Name, if itta adopt made the model."""
 
     def given(self) -> "OwnCode":
         """Return the classes that the user named."""
         from itta.store.model import OwnCode
 
-        return OwnCode(self.algorithm, self.backbone)
+        return OwnCode(self.algorithm, self.backbone, self.module)

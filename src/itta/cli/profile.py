@@ -17,6 +17,7 @@ def profile(
     model: Annotated[Positional[Path | None], arg(metavar="[MODEL]")] = None,
     algorithm: str | None = None,
     backbone: str | None = None,
+    module: str | None = None,
     image_size: int | None = None,
     classes: int | None = None,
     batch: tuple[int, ...] = (),
@@ -37,6 +38,7 @@ def profile(
         algorithm: Your own training method, package.module:Class, if MODEL was trained with one.
         backbone: Network (itta list backbones). Default: resnet18. With MODEL: your own network, package.module:Name,
             if the model has one.
+        module: Your own network, package.module:Name, if itta adopt made MODEL.
         image_size: Pixels on each side of an image. Default: 224.
         classes: Number of classes. Default: 7.
         batch: Batch sizes to measure. Default: 1 and 4; with --thorough: 1, 8 and 32.
@@ -56,13 +58,14 @@ def profile(
     given = {name: value for name, value in network.items() if value is not None}
     if model is not None and given.keys() - {"backbone"}:
         raise InputError("a trained model has its own size: give MODEL, or --backbone, --image-size and --classes.")
-    if model is None and algorithm is not None:
-        raise InputError("--algorithm names the training method of a trained model: give MODEL as well.")
+    if model is None and (algorithm or module):
+        name = "--algorithm names the training method" if algorithm else "--module names the network"
+        raise InputError(f"{name} of a trained model: give MODEL as well.")
     if beside_paper and (model is not None or Network(**given) != Network()):  # type: ignore[arg-type]
         raise InputError("--beside-paper: the paper measured ResNet-18, 224 pixels, 7 classes: name no other network.")
     paper = published_resources() if beside_paper else ()
     use_threads(threads)
-    measured = load(model, algorithm, backbone) if model is not None else Network(**given)  # type: ignore[arg-type]
+    measured = load(model, algorithm, backbone, module) if model is not None else Network(**given)  # type: ignore[arg-type]
     with progress_bars() as report:
         times = REPEATS[thorough] if repeats is None else repeats
         usages = profile_model(measured, adapter, batch or BATCHES[thorough], times, report)

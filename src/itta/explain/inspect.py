@@ -10,7 +10,7 @@ from itta.explain.learned_loss import describe_f_w, f_w_inputs, plot_f_w, sample
 from itta.explain.training_logs import curve_summary, plot_curves, read_curves
 from itta.files import replace_text
 from itta.nn.affine_stack import AffineStack
-from itta.store.model import OwnCode, load
+from itta.store.model import OwnCode, load_algorithm, read_description
 
 
 def inspect_model(model: Path, out: Path | None = None, reach: float = 1.0, own: OwnCode = OwnCode()) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def inspect_model(model: Path, out: Path | None = None, reach: float = 1.0, own:
     """
     if not 0 < reach < math.inf:
         raise InputError(f"the range of inputs is given by a number above 0, got {reach:g}.")
-    trained = load(model, own.algorithm, own.backbone)
+    trained = load_algorithm(read_description(model), own)
     curves, source = read_curves(model)
     result: dict[str, Any] = {
         "model": str(model),

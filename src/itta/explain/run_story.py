@@ -15,9 +15,9 @@ from itta.adapters import Adapter, Guard
 from itta.data.dataset import DomainDataset
 from itta.data.target import Target
 from itta.errors import InputWarning
-from itta.explain.adapted_stream import AdaptedStream
+from itta.explain.adapted_stream import AdaptedStream, diagnosis_of
 from itta.explain.pictures import changed_pictures, grid_of_maps
-from itta.records.story import Event, Story, Stream, write_story
+from itta.records.story import Diagnosed, Event, Likeness, Story, Stream, write_story
 from itta.report.page.document import write_page
 from itta.trial import Trial
 
@@ -68,7 +68,19 @@ def tell_stream(stream: AdaptedStream, title: str) -> Stream:
         cam,
         cam_text,
         {"before": before.seconds / len(before.labels), "after": after.seconds / len(after.labels)},
+        tell_diagnosis(stream.adapter),
+        dict(stream.estimate),
+        stream.estimated,
     )
+
+
+def tell_diagnosis(adapter: Adapter) -> Diagnosed | None:
+    """The diagnosis of itta+ after the stream; None for other adapters."""
+    found = diagnosis_of(adapter)
+    if found is None:
+        return None
+    history = tuple(Likeness(**entry) for entry in found["history"])
+    return Diagnosed(history, found["prior"], found["changed"], tuple(found["new domains"]), found["left out"])
 
 
 def guard_events(adapter: Adapter) -> tuple[Event, ...]:

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from itta.functional.transfers import send
+
 SCALE = (0.7, 1.0)  # area of the crop
 RATIO = (3 / 4, 4 / 3)  # width / height of the crop
 JITTER = 0.3
@@ -66,10 +68,11 @@ def augment(images: Tensor, drawn: Augmentation) -> Tensor:
     """Apply an augmentation to images [N, 3, S, S], uint8 or floats in [0, 1], and return floats."""
     x = images if images.is_floating_point() else to_float(images)
     brightness, contrast, saturation, hue = (
-        value.to(x).view(-1, 1, 1, 1) for value in (drawn.brightness, drawn.contrast, drawn.saturation, drawn.hue)
+        send(value, x.device, x.dtype).view(-1, 1, 1, 1)
+        for value in (drawn.brightness, drawn.contrast, drawn.saturation, drawn.hue)
     )
-    grey = drawn.grey.to(x.device).view(-1, 1, 1, 1)
-    x = _crop(x, drawn.box.to(x), drawn.flip.to(x.device))
+    grey = send(drawn.grey, x.device).view(-1, 1, 1, 1)
+    x = _crop(x, send(drawn.box, x.device, x.dtype), send(drawn.flip, x.device))
     x = (x * brightness).clamp_(0, 1)
     x = _blend(x, _luma(x).mean((2, 3), keepdim=True), contrast)
     x = _blend(x, _luma(x), saturation)

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from itta.functional.transfers import send
+
 
 def domain_means(values: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return the mean of each domain's entries, [S]. ``values`` holds the domains one after another.
@@ -27,4 +29,4 @@ def domain_labels(sizes: Sequence[int], device: torch.device) -> Tensor:
     >>> domain_labels([2, 1], torch.device("cpu"))
     tensor([0, 0, 1])
     """
-    return torch.arange(len(sizes), device=device).repeat_interleave(torch.tensor(sizes, device=device))
+    return send(torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes)), device)

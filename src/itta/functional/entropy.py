@@ -38,11 +38,12 @@ def effective_classes(mean: Tensor) -> float:
     return float((-(mean * mean.clamp(min=1e-12).log()).sum()).exp())
 
 
-def log_mean_probability(answers: Sequence[Tensor]) -> Tensor:
-    """Return the mean of several predictions for the same images, [B, C] each, as log-probabilities.
+def log_mean_probability(answers: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
+    """Return the weighted mean of several predictions for the same images, [B, C] each, as log-probabilities.
 
     >>> log_mean_probability([torch.tensor([[0.0, 0.0]]), torch.tensor([[200.0, 0.0]])]).exp()
     tensor([[0.7500, 0.2500]])
     """
     log_p = torch.stack([logits.log_softmax(1) for logits in answers])
-    return log_p.logsumexp(0) - math.log(len(answers))
+    shares = log_p.new_tensor([1.0] * len(answers) if weights is None else weights)
+    return (log_p + (shares / shares.sum()).log().view(-1, 1, 1)).logsumexp(0)

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from itta.functional.transfers import fetch, widen
+
 
 class Moments(NamedTuple):
     mean: Tensor
@@ -21,18 +23,18 @@ def moments(gs: Sequence[Tensor]) -> Moments:
     (3.0, 2.6457513110645907, 3)
     """
     n = sum(g.numel() for g in gs)
-    mean = torch.stack([g.sum() for g in gs]).double().sum() / n
+    mean = widen(torch.stack([g.sum() for g in gs])).sum() / n
     squares = dot(gs, gs)
     return Moments(mean, ((squares - n * mean**2) / (n - 1)).clamp(min=0).sqrt(), n)
 
 
 def dot(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> Tensor:
     """Return ⟨x, y⟩ over several tensors. `sum` adds in pairs, which is more exact than a plain dot product."""
-    return torch.stack([(x * y).sum() for x, y in zip(xs, ys)]).double().sum()
+    return widen(torch.stack([(x * y).sum() for x, y in zip(xs, ys)])).sum()
 
 
 class Alignment(NamedTuple):
-    """L_align = mean((ĝ_main − ĝ_wcont)²) and its derivative, which is affine in the two gradients."""
+    """L_align = mean((ĝ_main − ĝ_wcont)²) and its derivative, which is affine in the two gradients. All on the host."""
 
     loss: Tensor
     cosine: Tensor
@@ -46,16 +48,27 @@ class Alignment(NamedTuple):
         return v.add_(g_wcont, alpha=float(self.wcont)).add_(float(self.shift))
 
 
-def alignment(g_main: Sequence[Tensor], g_wcont: Sequence[Tensor]) -> Alignment | None:
+def alignment_statistics(g_main: Sequence[Tensor], g_wcont: Sequence[Tensor]) -> Tensor:
+    """Return the mean and deviation of both gradients and their product ⟨g_main, g_wcont⟩, [5]."""
+    a, b = moments(g_main), moments(g_wcont)
+    return torch.stack([a.mean, a.std, b.mean, b.std, dot(g_main, g_wcont)])
+
+
+def alignment(
+    g_main: Sequence[Tensor], g_wcont: Sequence[Tensor], statistics: Tensor | None = None
+) -> Alignment | None:
     """Compute Eq. 5 with ĝ = (g − mean g)/std g over all entries, both statistics held constant.
 
-    Return None if a gradient is constant, for example all zero: there is nothing to align.
+    Return None if a gradient is constant, for example all zero: there is nothing to align. ``statistics`` is the result
+    of `alignment_statistics` on the host, if the caller has fetched it together with other values.
     """
-    a, b = moments(g_main), moments(g_wcont)
-    if not (torch.isfinite(a.std) and torch.isfinite(b.std)) or a.std == 0 or b.std == 0:
+    if statistics is None:
+        (statistics,) = fetch(alignment_statistics(g_main, g_wcont))
+    mean_a, std_a, mean_b, std_b, product = statistics
+    if not (torch.isfinite(std_a) and torch.isfinite(std_b)) or std_a == 0 or std_b == 0:
         return None
-    n = a.n
-    cosine = (dot(g_main, g_wcont) - n * a.mean * b.mean) / ((n - 1) * a.std * b.std)
+    n = sum(g.numel() for g in g_main)
+    cosine = (product - n * mean_a * mean_b) / ((n - 1) * std_a * std_b)
     loss = 2 * (n - 1) / n * (1 - cosine)
-    scale = -2 / (n * b.std)
-    return Alignment(loss, cosine, scale / a.std, -scale / b.std, -scale * (a.mean / a.std - b.mean / b.std))
+    scale = -2 / (n * std_b)
+    return Alignment(loss, cosine, scale / std_a, -scale / std_b, -scale * (mean_a / std_a - mean_b / std_b))

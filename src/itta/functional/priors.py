@@ -28,20 +28,23 @@ def mean_answers(logits: Tensor, labels: Tensor, smoothing: float = 1.0) -> Tens
     return (sums + smoothing * torch.eye(n).to(p)) / (counts + smoothing).unsqueeze(1)
 
 
-def prior_from_confusions(confusions: Tensor, mean: Tensor, pull: float = 0.2, iterations: int = 20) -> Tensor:
-    """Return the prior π with Mᵀπ ≈ the mean prediction ḡ, pulled towards equal classes; [B, C] for ḡ [B, C].
+def prior_from_confusions(
+    confusions: Tensor, mean: Tensor, pull: float = 0.2, usual: Tensor | None = None, iterations: int = 20
+) -> Tensor:
+    """Return the prior π with Mᵀπ ≈ the mean prediction ḡ, pulled towards the usual prior u; [B, C] for ḡ [B, C].
 
-    Start from equal classes and iterate π ← π∘(M·(ḡ/Mᵀπ)), then π ← (π + pull/C)/(1 + pull).
+    Start from u, or from equal classes, and iterate π ← π∘(M·(ḡ/Mᵀπ)), then π ← (π + pull·u)/(1 + pull).
 
     >>> M = torch.tensor([[0.8, 0.2], [0.4, 0.6]])
     >>> prior_from_confusions(M, torch.tensor([[0.5, 0.5]]), pull=0.0, iterations=500)  # class 0 is predicted too often
     tensor([[0.2500, 0.7500]])
     """
     classes = confusions.shape[0]
-    prior = torch.full_like(mean, 1 / classes)
+    usual = torch.full_like(mean[0], 1 / classes) if usual is None else usual
+    prior = usual.expand_as(mean)
     for _ in range(iterations):
         prior = prior * ((mean / (prior @ confusions).clamp(min=LEAST)) @ confusions.T)
-        prior = (prior / prior.sum(1, keepdim=True) + pull / classes) / (1 + pull)
+        prior = (prior / prior.sum(1, keepdim=True) + pull * usual) / (1 + pull)
     return prior
 
 

@@ -8,10 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from itta.functional.augment import Augmentation, augment, draw_augmentation
+from itta.functional.transfers import send
 
 
 def rotate(x: Tensor, turns: Tensor) -> Tensor:
-    """Rotate each square image of [B, C, S, S] by its number of quarter turns, [B].
+    """Rotate each square image of [B, C, S, S] by its number of quarter turns, [B], which may stay on the host.
 
     >>> rotate(torch.tensor([[[[1, 2], [3, 4]]]]), torch.tensor([1]))
     tensor([[[[2, 4],
@@ -19,7 +20,8 @@ def rotate(x: Tensor, turns: Tensor) -> Tensor:
     """
     turned = torch.empty_like(x)
     for k in range(4):
-        turned[turns == k] = x[turns == k].rot90(k, (2, 3))
+        chosen = send((turns == k).nonzero()[:, 0], x.device)
+        turned[chosen] = x[chosen].rot90(k, (2, 3))
     return turned
 
 

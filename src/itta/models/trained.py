@@ -1,12 +1,14 @@
 """The trained model as adapters see it, whoever trained it."""
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from itta.models.stand_ins import StandIns
 from itta.nn.backbone import After, Backbone, keep
 from itta.nn.inference_copy import fast_copy
 from itta.nn.style_bank import StyleBank
@@ -36,10 +38,12 @@ class Trained(nn.Module):
     def __init__(self, classes: tuple[str, ...], image_size: int) -> None:
         super().__init__()
         self.classes, self.image_size = classes, image_size  # names in the order of the logits; pixels on each side
+        self.about: Mapping[str, Any] = {}  # how it was made: its trial and its steps, for a file
         self.style_bank: StyleBank | None = None
         self.fisher: dict[str, Tensor] | None = None  # by parameter, of normalisation layers
         self.differences: dict[str, Tensor] | None = None  # "low" and "high" of the inputs of f_w, [dim] each
         self.confusions: dict[str, Tensor] | None = None  # "mean" answers [C, C], "temperature", class "prior"
+        self.stand_ins: StandIns | None = None  # how right the answers to damaged source images were
 
     @property
     def n_classes(self) -> int:
@@ -49,6 +53,10 @@ class Trained(nn.Module):
     def origin(self) -> str:
         """Where the model comes from, for messages."""
         return f"a model trained with {self.name!r}"
+
+    def describe(self) -> dict[str, Any]:
+        """Return the settings of the model as plain values."""
+        raise NotImplementedError
 
     def inputs(self, x: Tensor) -> Tensor:
         """Turn images into the backbone's input. A method that adds a channel overrides this."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from itta.errors import InputError, unknown
+from itta.functional.transfers import send
 from itta.nn.batch_norm import batch_norms
 
 After = Callable[[str, Tensor], Tensor]
@@ -55,8 +56,8 @@ class Backbone(nn.Module):
         n = len(self.mean)
         if x.shape[1] > n:
             return torch.cat([self.normalise(x[:, :n]), x[:, n:]], 1)
-        mean = torch.tensor(self.mean, dtype=x.dtype, device=x.device).view(1, -1, 1, 1)
-        std = torch.tensor(self.std, dtype=x.dtype, device=x.device).view(1, -1, 1, 1)
+        mean = send(torch.tensor(self.mean, dtype=x.dtype), x.device).view(1, -1, 1, 1)
+        std = send(torch.tensor(self.std, dtype=x.dtype), x.device).view(1, -1, 1, 1)
         return (x - mean) / std
 
     def stem(self, x: Tensor) -> Tensor:

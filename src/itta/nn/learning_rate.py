@@ -1,12 +1,10 @@
 """The learning rate along a training: constant, or a cosine that ends at zero."""
 
 import math
-from typing import Literal, get_args
 
 from torch.optim import Optimizer
 
-Schedule = Literal["constant", "cosine"]
-SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+from itta.settings import Schedule
 
 
 def learning_rate_factor(schedule: Schedule, step: int, steps: int) -> float:

@@ -1,5 +1,7 @@
 """Mean and covariance of a network's features, averaged while it trains."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -28,6 +30,13 @@ class RunningMoments(nn.Module):
         self.register_buffer("covariance", torch.zeros(dim, dim))
         self.register_buffer("fourth", torch.zeros(()))
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "RunningMoments":
+        """Move or convert the moments. The count of steps stays on the host, which reads it without waiting."""
+        steps = self.steps
+        super()._apply(fn, recurse)
+        self._buffers["steps"] = steps
+        return self
 
     @torch.no_grad()
     def update(self, z: Tensor) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from itta.functional.transfers import send
+
 EPS = 1e-6
 
 
@@ -46,10 +48,12 @@ def style(z: Tensor) -> tuple[Tensor, Tensor]:
 def mix_style(z: Tensor, draw: MixDraw) -> Tensor:
     """Return (z − μ)/σ·σ_mix + μ_mix with μ_mix = λμ + (1−λ)μ_partner, and σ_mix likewise."""
     mean, std = style(z)
-    lam = draw.lam.to(z).view(-1, *[1] * (z.ndim - 1))
+    lam = send(draw.lam, z.device, z.dtype).view(-1, *[1] * (z.ndim - 1))
     if draw.style is not None:
-        other_mean, other_std = (s.to(z).view_as(mean) for s in draw.style)
+        other_mean, other_std = (send(s, z.device, z.dtype).view_as(mean) for s in draw.style)
     else:
-        other_mean, other_std = mean[draw.partner], std[draw.partner]
+        assert draw.partner is not None
+        partner = send(draw.partner, z.device)
+        other_mean, other_std = mean[partner], std[partner]
     scale = lam + (1 - lam) * other_std / std
     return z * scale + (lam * mean + (1 - lam) * other_mean - mean * scale)

@@ -12,7 +12,7 @@ from itta.errors import InputError
 from itta.functional.heat_maps import grad_cam
 from itta.nn.backbone import After, Backbone, keep
 from itta.nn.style_mixing import MixDraw, mix_style
-from itta.nn.views import ViewDraw
+from itta.nn.views import ViewDraw, add_noise
 
 
 class BlockTap:
@@ -61,7 +61,7 @@ def second_view(backbone: Backbone, z: Tensor, draw: ViewDraw, tap: BlockTap) ->
     too. Styles are constants, as in training, so z' never depends on the A of another image.
     """
     if not isinstance(draw, MixDraw):
-        return draw.scale.to(z) * z + draw.shift.to(z)
+        return add_noise(z, draw)
     with torch.set_grad_enabled(tap.parted.requires_grad):
         return backbone.resume(draw.block, mix_style(tap.parted, draw), tap.after)
 

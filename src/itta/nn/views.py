@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from itta.functional.transfers import send
 from itta.nn.backbone import After, Backbone, keep
 from itta.nn.style_mixing import MixDraw, mix_style
 
@@ -45,9 +46,14 @@ def two_views(run: Callable[[After], Tensor], draw: ViewDraw, after: After = kee
     """
     if isinstance(draw, NoiseDraw):
         z = run(after)
-        return z, draw.scale.to(z) * z + draw.shift.to(z)
+        return z, add_noise(z, draw)
     z, z_aug = run(mixing(draw, after)).chunk(2)
     return z, z_aug
+
+
+def add_noise(z: Tensor, draw: NoiseDraw) -> Tensor:
+    """Return a∘z + b."""
+    return send(draw.scale, z.device, z.dtype) * z + send(draw.shift, z.device, z.dtype)
 
 
 def mixing(draw: MixDraw, after: After = keep) -> After:

@@ -19,7 +19,7 @@ __all__ = [
 
 RECORDS = "records.jsonl"  # in a run's folder: a record for each evaluation
 STEPS = "steps.jsonl"  # in a run's folder: the logs of each training step
-SCHEMA = 2  # 2 added calibration, needs and stream; records of schema 1 are read without them
+SCHEMA = 3  # 2 added calibration, needs and stream; 3 added estimate; older records are read without them
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Record:
     calibration: Mapping[str, Mapping[str, Share]] = field(default_factory=dict)  # like accuracy: calibration error
     needs: Mapping[str, Any] = field(default_factory=dict)  # the adapter's needs, and the part that it changes
     stream: Mapping[str, Any] = field(default_factory=dict)  # the order in which the images arrived
+    estimate: Mapping[str, Share] = field(default_factory=dict)  # without labels: "accuracy", and its "low" and "high"
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA} | asdict(self) | {"trial": self.trial.to_json()}

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from itta.files import replace_text
-from itta.schema import Count, Finite, Names, Seconds, check_schema, conform, damaged, read_json
+from itta.schema import Count, Finite, Names, Seconds, Share, check_schema, conform, damaged, read_json
 
 STORY_FILE = "story.json"
-SCHEMA = 1
+SCHEMA = 2  # 2 added the estimates
 MAX_STORY = 256 * 2**20  # bytes: a story holds the answers for every image
 
 
@@ -41,6 +41,26 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Likeness:
+    """The order of a stream after some images, as itta+ sees it."""
+
+    images: Count
+    rho: Finite  # likeness of neighbours; 1 in random order
+    kappa: Finite  # weight of the neighbours, 0 to 1
+
+
+@dataclass(frozen=True)
+class Diagnosed:
+    """The diagnosis of itta+ along a stream."""
+
+    history: tuple[Likeness, ...]
+    prior: Mapping[str, Finite]  # class -> its frequency in the prior in use at the end
+    changed: Mapping[str, Count]  # step -> images with another class after it
+    new_domains: tuple[Count, ...] = ()  # images seen at each noticed change of domain
+    left_out: Mapping[str, str] = field(default_factory=dict)  # part -> reason
+
+
+@dataclass(frozen=True)
 class Stream:
     """One pass over a target. Answers and labels are class numbers, in the order in which the images arrived."""
 
@@ -58,6 +78,9 @@ class Stream:
     cam: str = ""  # data URI of a grid of heat maps; empty if there is none
     cam_text: str = ""  # describes the grid in words
     seconds: Mapping[str, Seconds] = field(default_factory=dict)  # per image, "before" and "after"
+    diagnosis: Diagnosed | None = None  # of adapters that have one
+    estimate: Mapping[str, Share] = field(default_factory=dict)  # without labels: "accuracy" after, "low" and "high"
+    estimated: tuple[Share, ...] = ()  # how probably each answer is right, by the estimate
 
 
 @dataclass(frozen=True)

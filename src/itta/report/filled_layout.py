@@ -82,7 +82,7 @@ def row_summaries(filled: FilledLayout) -> dict[str, dict[str, float | None]]:
     base = cells.get(BASELINE)
     found: dict[str, dict[str, float | None]] = {}
     for row, mine in cells.items():
-        full = all(mine[c].values for c in labels)
+        full = bool(labels) and all(mine[c].values for c in labels)
         ranks = {
             c: sum(o[c].mean > mine[c].mean for o in cells.values() if o[c].values) for c in labels if mine[c].values
         }

@@ -31,7 +31,7 @@ from itta.run.status import State, read_state, write_state
 from itta.run.train import CHECKPOINT, selected_model, train_in
 from itta.seeds import derive_seed, seed_all
 from itta.settings import Adaptation, DataAccess
-from itta.store.model import Description, OwnCode, is_model, load_model, read_description
+from itta.store.model import Description, OwnCode, is_model, load_algorithm, read_description
 from itta.trial import Trial
 
 WRITE_EVERY = 2.0  # seconds between two states of a running trial
@@ -144,7 +144,7 @@ def adapt_job(job: Job, dataset: DomainDataset, diary: Diary) -> None:
     found = [read_description(f) for f in folders(job)] if set(missing.values()) - {"source"} else []
     # the trial comes from the user's command, so its own code may be imported
     own = OwnCode(job.trial.algorithm, job.trial.backbone)
-    models = [(description, load_model(description, own)) for description in found]
+    models = [(description, load_algorithm(description, own)) for description in found]
     splits = split(dataset, job.trial.trial_seed)
     for label, name in missing.items():
         diary.write(doing=f"adapting: {name}")

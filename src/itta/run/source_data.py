@@ -9,7 +9,10 @@ from torch import Tensor
 from itta.algorithms import Algorithm
 from itta.data.dataset import DomainDataset, Split
 from itta.data.loaders import stream
+from itta.estimators.stand_in_targets import make_stand_ins
+from itta.functional.augment import to_float
 from itta.models.source_statistics import collect_confusions, difference_range, fisher_of_norms, source_styles
+from itta.models.stand_ins import StandIns
 from itta.seeds import derive_seed
 from itta.trial import Trial
 
@@ -25,6 +28,18 @@ def collect_statistics(algorithm: Algorithm, dataset: DomainDataset, splits: Map
     algorithm.differences = difference_range(algorithm, source_images(dataset, splits, trial), seed)
     confusions = collect_confusions(algorithm, held_out_images(dataset, splits, trial))
     algorithm.confusions = {**confusions, "prior": class_shares(dataset, splits, trial)}
+    algorithm.stand_ins = collect_stand_ins(algorithm, dataset, splits, trial)
+
+
+def collect_stand_ins(
+    algorithm: Algorithm, dataset: DomainDataset, splits: Mapping[str, Split], trial: Trial
+) -> StandIns | None:
+    """Measure the answers to damaged held-out images; the model must have its other statistics already."""
+    images = {}
+    for domain in trial.train_domains:
+        own, rows = dataset.domain(domain), splits[domain].held_out[:HELD_OUT_IMAGES]
+        images[domain] = to_float(own.read(rows)), torch.from_numpy(own.labels[rows])
+    return make_stand_ins(algorithm, images, derive_seed(trial.seed, "stand-ins"))
 
 
 def source_images(dataset: DomainDataset, splits: Mapping[str, Split], trial: Trial) -> dict[str, Iterator[Tensor]]:

@@ -2,33 +2,35 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from itta import records
 from itta.adapters import adapt
-from itta.algorithms import Algorithm, Task, find_algorithm
+from itta.algorithms import Algorithm
 from itta.data import check_unchanged, open_data
 from itta.data.dataset import DomainDataset, Split, split, target_indices
 from itta.data.loaders import TrainLoader, prefetch
-from itta.errors import InputError, last_line
-from itta.hparams import sample, sensible_numbers
+from itta.errors import InputError
 from itta.metrics.outcome import Outcome
 from itta.metrics.selection import mean, split_of
-from itta.nn import make_backbone
+from itta.nn.averaged_weights import AveragedWeights, using_weights
+from itta.nn.learning_rate import learning_rate_factor, scale_learning_rate
 from itta.progress import ReportProgress, silent
 from itta.records import RECORDS, STEPS, Record
 from itta.run.directory import alone, claim
 from itta.run.evaluate import evaluate
 from itta.run.interruption import Interrupted, interruptible
+from itta.run.preparation import build, check_held_out
 from itta.run.source_data import collect_statistics
 from itta.schema import Count, convert, damaged
 from itta.seeds import derive_seed, seed_all
 from itta.store.checkpoint import TrainingProgress, load_checkpoint, save_checkpoint
-from itta.store.model import Description, OwnCode, is_model, load_model, read_description, save_model
+from itta.store.model import Description, OwnCode, is_model, load_algorithm, read_description, save_model
 from itta.store.tensors import check_finite_tensors, load_tensors, save_tensors
 from itta.trial import Trial
 
@@ -49,6 +51,7 @@ class Training:
     eval_every: int = 300
     progress: TrainingProgress = field(default_factory=TrainingProgress)
     records: list[Record] = field(default_factory=list)  # of the whole run, those before an interruption included
+    average: AveragedWeights | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,8 @@ def train_in(
         training = prepare(trial, out, dataset, eval_every)
         restore(training)
         learn(training, report, asked_to_stop)
+        if training.average is not None:
+            training.algorithm.load_state_dict(training.average.tensors)
         if (out / BEST).is_file():
             with earlier_weights(training.algorithm, out / BEST) as step:
                 save_with_statistics(out / "best", training, step)
@@ -112,7 +117,7 @@ def finished(trial: Trial, out: Path) -> TrainingResult:
     own = OwnCode(trial.algorithm, trial.backbone)
     records.keep_until(out / RECORDS, trial.steps)  # deletes a line that a crash cut off
     made = (r for r in records.read(out / RECORDS) if r.adapter == "source")
-    return TrainingResult(load_model(description, own), description, tuple(made))
+    return TrainingResult(load_algorithm(description, own), description, tuple(made))
 
 
 def prepare(trial: Trial, out: Path, dataset: DomainDataset, eval_every: int) -> Training:
@@ -121,24 +126,27 @@ def prepare(trial: Trial, out: Path, dataset: DomainDataset, eval_every: int) ->
         dataset.domain(domain)
     splits = split(dataset, trial.trial_seed)
     check_held_out(trial, splits)
-    return Training(trial, out, dataset, splits, build(trial, dataset), eval_every)
+    algorithm = build(trial, dataset)
+    average = AveragedWeights(algorithm, trial.average) if trial.average > 0 else None
+    return Training(trial, out, dataset, splits, algorithm, eval_every, average=average)
 
 
 @contextmanager
 def earlier_weights(algorithm: Algorithm, path: Path) -> Iterator[int]:
     """Give the algorithm the weights of an earlier step for a while; yields the number of that step."""
-    last = {name: tensor.clone() for name, tensor in algorithm.state_dict().items()}
     tensors, about = load_tensors(path)
     with damaged(path, "delete that directory and train again"):
         step = convert(about.get("step"), Count)
-        try:
-            algorithm.load_state_dict(tensors)
-        except RuntimeError as error:
-            raise InputError(last_line(error)) from error
-    try:
+        check_fit(algorithm, tensors)
+    with using_weights(algorithm, tensors):
         yield step
-    finally:
-        algorithm.load_state_dict(last)
+
+
+def check_fit(algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse weights of other names or shapes."""
+    shapes = {name: t.shape for name, t in algorithm.state_dict().items()}
+    if shapes != {name: t.shape for name, t in tensors.items()}:
+        raise InputError("its weights are those of another network")
 
 
 def save_with_statistics(folder: Path, training: Training, step: int) -> Description:
@@ -153,38 +161,11 @@ def selected_model(out: Path) -> Path:
     return out / "best" if is_model(out / "best") else out
 
 
-def check_held_out(trial: Trial, splits: dict[str, Split]) -> None:
-    """Refuse a domain too small to measure on."""
-    for domain in (*trial.train_domains, *trial.test_domains):
-        train, held_out = splits[domain]
-        if len(held_out) == 0 or len(train) == 0:
-            raise InputError(
-                f"domain {domain!r} has {len(train) + len(held_out)} images: too few to hold some out and train on the "
-                "rest. Give it at least 5."
-            )
-
-
-def build(trial: Trial, dataset: DomainDataset) -> Algorithm:
-    """Build the untrained algorithm of a trial; a pure function of the trial."""
-    cls = find_algorithm(trial.algorithm)
-    assert trial.regime != "auto"
-    hp = sample(cls.Hparams, trial.hparams_seed, trial.trial_seed, trial.regime, **trial.overrides)
-    seed_all(trial.seed)
-    task = Task(
-        dataset.classes,
-        trial.train_domains,
-        trial.image_size,
-        lambda: make_backbone(trial.backbone, trial.weights, trial.image_size),
-    )
-    with sensible_numbers(hp):
-        return cls(task, hp).train()
-
-
 def restore(training: Training) -> None:
     """Go on from the checkpoint, if there is one; drop later records, which will be made again."""
     out = training.out
     if (out / CHECKPOINT).is_file():
-        training.progress = load_checkpoint(out / CHECKPOINT, training.algorithm, training.trial.key)
+        training.progress = load_checkpoint(out / CHECKPOINT, training.algorithm, training.trial.key, training.average)
     for name in (RECORDS, STEPS):
         records.keep_until(out / name, training.progress.step)
     if (out / RECORDS).is_file():
@@ -201,9 +182,14 @@ def learn(training: Training, report: ReportProgress, asked_to_stop: Callable[[]
     logged: list[dict[str, float]] = []  # since the last checkpoint
     for step, batches in prefetch(loader, progress.step, trial.steps - 1):
         seed_all(derive_seed(trial.seed, "update", step))
+        factor = learning_rate_factor(trial.schedule, step, trial.steps)
+        for optimizer in algorithm.optimizers.values():
+            scale_learning_rate(optimizer, factor)
         logs = algorithm.update(batches)
         check_finite(logs, step)
         progress.add(logs)
+        if training.average is not None:
+            training.average.add(algorithm, progress.step)
         logged.append({"step": progress.step, **logs})
         evaluates = progress.step % training.eval_every == 0 or progress.step == trial.steps
         if evaluates:
@@ -213,7 +199,7 @@ def learn(training: Training, report: ReportProgress, asked_to_stop: Callable[[]
         if evaluates or stops or time.monotonic() - saved > CHECKPOINT_SECONDS:
             records.append_lines(training.out / STEPS, logged)
             logged = []
-            save_checkpoint(training.out / CHECKPOINT, algorithm, progress, trial.key)
+            save_checkpoint(training.out / CHECKPOINT, algorithm, progress, trial.key, training.average)
             saved = time.monotonic()
         report(trial.algorithm, progress.step, trial.steps)
         if stops:
@@ -223,10 +209,12 @@ def learn(training: Training, report: ReportProgress, asked_to_stop: Callable[[]
 def record_accuracy(training: Training) -> None:
     """Measure the model as it is now, record it, and keep its weights if it is the best so far."""
     means = training.progress.take_means()
-    record = record_of(training, measure(training), means)
-    records.append(training.out / RECORDS, record)
-    training.records.append(record)
-    keep_if_best(training, record)
+    average = training.average
+    with nullcontext() if average is None else using_weights(training.algorithm, average.tensors):
+        record = record_of(training, measure(training), means)
+        records.append(training.out / RECORDS, record)
+        training.records.append(record)
+        keep_if_best(training, record)
 
 
 def keep_if_best(training: Training, record: Record) -> None:

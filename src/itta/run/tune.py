@@ -2,7 +2,8 @@
 
 Each source domain in turn stands in for the target: a model is trained on the others, as the model itself was, and
 every candidate adapts it to the domain left out. The candidate that gains most over the unadapted models, on average,
-is stored with the model. If none gains, the stored choice is not to adapt.
+is stored with the model. If none gains, the stored choice is not to adapt. A wrapped network cannot be trained again:
+it is adapted to each domain as it is, so give it domains that it was not trained on.
 """
 
 from collections.abc import Sequence
@@ -14,14 +15,17 @@ import numpy as np
 from itta.adapters import adapt, find_adapter
 from itta.algorithms import Algorithm
 from itta.data import open_data
+from itta.data.class_order import in_class_order
 from itta.data.dataset import DomainDataset, prepare, target_indices
 from itta.errors import InputError
+from itta.models.trained import Trained
+from itta.models.wrapped import Wrapped
 from itta.progress import ReportProgress, named, silent
 from itta.run.evaluate import evaluate
 from itta.run.train import train
 from itta.settings import DataAccess
 from itta.store.adapter_choice import Candidate, Choice, write_choice
-from itta.store.model import OwnCode, is_model, load_model, read_description, refuse_code_named_by_file
+from itta.store.model import OwnCode, is_model, load_algorithm, load_model, read_description, refuse_code_named_by_file
 from itta.text import as_file_name
 from itta.trial import Trial
 
@@ -50,18 +54,20 @@ def tune(
     description = read_description(model)
     trial = description.trial
     refuse_code_named_by_file(description, own)
-    if len(trial.train_domains) < 2:
+    wrapped = load_model(description, own) if trial.algorithm == Wrapped.name else None
+    if len(trial.train_domains) < 2 and wrapped is None:
         raise InputError(
             f"{model} was trained on one domain, {trial.train_domains[0]!r}: no other can stand in for a target. "
             "Give the adapter's settings by hand."
         )
     candidates = [Candidate(name, of) for name in settings.adapters for of in find_adapter(name).candidates]
-    dataset = open_data(trial, access, data)
+    dataset = in_class_order(open_data(trial, access, data), description.classes)
     prepare(dataset, trial.train_domains, report)
     plain: dict[str, float] = {}
     gains: dict[str, dict[str, float]] = {str(c): {} for c in candidates}
     for domain in trial.train_domains:
-        stand_in = StandIn(trained_without(domain, trial, model, dataset, report), dataset, domain, trial.trial_seed)
+        without = wrapped or trained_without(domain, trial, model, dataset, report)
+        stand_in = StandIn(without, dataset, domain, trial.trial_seed)
         plain[domain] = stand_in.score(NO_ADAPTATION, replace(settings, seeds=1, guard=False))
         for i, candidate in enumerate(candidates):
             report(f"adapt to {domain}", i, len(candidates))
@@ -83,7 +89,7 @@ def trained_without(
     if is_model(out):
         description = read_description(out)
         if not description.trial.differences(part):
-            return load_model(description, OwnCode(trial.algorithm, trial.backbone))  # as checked above
+            return load_algorithm(description, OwnCode(trial.algorithm, trial.backbone))  # as checked above
     return train(part, out, dataset, report=named(report, f"train without {domain}")).model
 
 
@@ -91,7 +97,7 @@ def trained_without(
 class StandIn:
     """A source domain in the place of the target, and the model that has never seen it."""
 
-    model: Algorithm
+    model: Trained
     dataset: DomainDataset
     domain: str
     trial_seed: int

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from itta.algorithms import Algorithm
 from itta.errors import InputError, last_line
+from itta.nn.averaged_weights import AveragedWeights
 from itta.nn.optimizer import load_optimizer_tensors, optimizer_tensors, with_prefix, without_prefix
 from itta.schema import Count, Finite, conform, damaged
 from itta.store.tensors import load_tensors, save_tensors
@@ -38,16 +39,22 @@ class TrainingProgress:
         return means
 
 
-def save_checkpoint(path: Path, algorithm: Algorithm, progress: TrainingProgress, key: str) -> None:
-    """Write weights, optimisers and progress; ``key`` names the trial."""
+def save_checkpoint(
+    path: Path, algorithm: Algorithm, progress: TrainingProgress, key: str, average: AveragedWeights | None = None
+) -> None:
+    """Write weights, optimisers, averaged weights and progress; ``key`` names the trial."""
     tensors = with_prefix("model.", algorithm.state_dict())
+    if average is not None:
+        tensors |= with_prefix("average.", average.tensors)
     for name, optimizer in algorithm.optimizers.items():
         tensors |= with_prefix(f"optimizer.{name}.", optimizer_tensors(optimizer))
     save_tensors(path, tensors, {"key": key, "progress": vars(progress)})
 
 
-def load_checkpoint(path: Path, algorithm: Algorithm, key: str) -> TrainingProgress:
-    """Fill the algorithm and its optimisers; the checkpoint must belong to the same trial."""
+def load_checkpoint(
+    path: Path, algorithm: Algorithm, key: str, average: AveragedWeights | None = None
+) -> TrainingProgress:
+    """Fill the algorithm, its optimisers and the averaged weights; the checkpoint must belong to the same trial."""
     tensors, metadata = load_tensors(path)
     if metadata.get("key") != key:
         raise InputError(f"{path} belongs to another trial: choose another --out, or delete that directory.")
@@ -59,6 +66,8 @@ def load_checkpoint(path: Path, algorithm: Algorithm, key: str) -> TrainingProgr
             algorithm.load_state_dict(without_prefix("model.", tensors))
             for name, optimizer in algorithm.optimizers.items():
                 load_optimizer_tensors(optimizer, without_prefix(f"optimizer.{name}.", tensors))
+            if average is not None:
+                average.load(without_prefix("average.", tensors))
         except (RuntimeError, KeyError, ValueError, TypeError) as error:
             raise InputError(last_line(error)) from error
     return progress

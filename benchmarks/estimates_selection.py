@@ -1,0 +1,147 @@
+"""Choose the settings of the combined estimator on source domains only, and print them.
+
+For every pair of domains of a data set: a model trained on the two, as in benchmarks.itta_plus_selection, and each of
+the others as its target. Two sources to train on and a third to try on is what somebody has before a target comes.
+The statistics with the lowest root mean squared error of the accuracy are chosen first, then the penalty, then the
+widening with which nine of ten intervals hold the truth. What was tried goes to a CSV file, what was chosen to a JSON
+file, against which a test holds the code. The same command goes on after an interruption.
+"""
+
+import csv
+import io
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import tyro
+from torch import Tensor
+
+from benchmarks.estimates import evidence_of, kept_answers, known_stand_ins
+from benchmarks.itta_plus_grid import Stream
+from benchmarks.itta_plus_selection import Options as PairOptions
+from benchmarks.itta_plus_selection import trial_of
+from itta.data import load_dataset
+from itta.errors import InputError
+from itta.estimators.base import Evidence
+from itta.estimators.combined import Combined, Settings
+from itta.files import replace_text
+from itta.models.stand_ins import StandIns
+from itta.run.train import train
+from itta.seeds import derive_seed
+from itta.store.model import load
+
+ALONE = ("confidence", "atc", "nuclear norm", "skew", "diversity", "support of restyled", "support of prototypes")
+PENALTIES = (0.01, 0.02, 0.05, 0.1, 0.2)
+START = Settings(widening=1.0, gain_widening=1.0, ridge=0.05)
+COVERED = 0.9
+
+
+class Cell(NamedTuple):
+    name: str
+    evidence: Evidence
+    known: StandIns
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Tried:
+    setting: str
+    value: str
+    mean_error: float  # points
+    root_mean_square: float
+    worst: float
+    bias: float
+
+
+def collect(options: PairOptions) -> Iterator[Cell]:
+    for data in options.data:
+        dataset = load_dataset(data, image_size=options.image_size)
+        for pair in combinations(dataset.domains, 2):
+            others = [d for d in dataset.domains if d not in pair]
+            folder = options.out / "runs" / f"{Path(data).name}-from-{pair[0]}+{pair[1]}-0-erm"
+            trial = trial_of(options, data, pair, others[0])
+            if not (folder / "model.json").is_file():
+                train(trial, folder, dataset)
+            trained = load(folder)
+            known = known_stand_ins(options.out, folder, trained, dataset, trial)
+            assert known is not None
+            for target in others:
+                domain = dataset.domain(target)
+                drawn = np.random.RandomState(derive_seed(0, "grid", target)).permutation(len(domain))
+                stream = Stream(f"estimate@{target}", 16, 0, domain, drawn[: options.images])
+                kept = kept_answers(options.out, folder, trained, stream, ("itta+",))
+                yield Cell(f"{folder.name}@{target}", evidence_of(trained, kept, "itta+"), known, kept["labels"])
+
+
+def errors(cells: list[Cell], settings: Settings) -> np.ndarray:
+    """[cells, 4]: error of accuracy and of gain, each followed by the half width of its interval; in points."""
+    found = []
+    for cell in cells:
+        e = Combined(settings).estimate(cell.evidence, cell.known)
+        right, after = ((a == cell.labels).float().mean() for a in (cell.evidence.answers, cell.evidence.after))
+        gain = e.gain.value - float(after - right)
+        found.append(
+            [e.before.value - float(right), max(e.before.high - e.before.value, e.before.value - e.before.low)]
+        )
+        found[-1] += [gain, e.gain.high - e.gain.value]
+    return 100 * np.array(found)
+
+
+def score(setting: str, value: object, e: np.ndarray) -> Tried:
+    numbers = (np.abs(e).mean(), math.sqrt((e**2).mean()), np.abs(e).max(), e.mean())
+    return Tried(setting, str(value), *(round(float(v), 2) for v in numbers))
+
+
+def choose(cells: list[Cell]) -> tuple[Settings, list[Tried]]:
+    tried: list[Tried] = []
+
+    def best(setting: str, values: list[object], start: Settings, column: int) -> Settings:
+        options = [replace(start, **{setting: value}) for value in values]
+        scores = [score(setting, v, errors(cells, s)[:, column]) for v, s in zip(values, options)]
+        tried.extend(scores)
+        return options[int(np.argmin([s.root_mean_square for s in scores]))]
+
+    sets: list[object] = [c for n in (1, 2, 3) for c in combinations(ALONE, n)]
+    plain: list[object] = [c for c in sets if not any(name.startswith("support") for name in c)]  # type: ignore[attr-defined]
+    chosen = best("accuracy_from", sets, START, 0)
+    without = best("accuracy_from", plain, START, 0).accuracy_from
+    chosen = best("gain_from", [("believed gain",), ("believed gain", "changed"), ("changed",)], chosen, 2)
+    chosen = best("ridge", list(PENALTIES), chosen, 0)
+    e = errors(cells, chosen)
+    widening, gain_widening = (np.quantile(np.abs(e[:, i]) / e[:, i + 1], COVERED, method="higher") for i in (0, 2))
+    numbers = {"widening": round(float(widening) + 0.05, 1), "gain_widening": round(float(gain_widening) + 0.05, 1)}
+    return replace(chosen, without_opinions=without, **numbers), tried
+
+
+def main(options: PairOptions) -> None:
+    cells = list(collect(options))
+    chosen, tried = choose(cells)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(asdict(tried[0])), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(t) for t in tried)
+    replace_text(options.records / "estimates_selection.csv", text.getvalue())
+    replace_text(options.records / "estimates_selection.json", json.dumps(asdict(chosen), indent=2) + "\n")
+    e = errors(cells, chosen)
+    print(json.dumps(asdict(chosen), indent=2))
+    for cell, row in zip(cells, e):
+        print(cell.name, *(f"{v:.1f}" for v in row))
+    held = [np.mean(np.abs(e[:, i]) <= e[:, i + 1]) for i in (0, 2)]
+    print(
+        f"{len(cells)} cells; error {np.abs(e[:, 0]).mean():.2f}, of the gain {np.abs(e[:, 2]).mean():.2f}; held {held}"
+    )
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    try:
+        main(tyro.cli(PairOptions, prog="python -m benchmarks.estimates_selection", description=__doc__))
+    except InputError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,135 @@
+"""The style of a target's images so far, the step that gives them the sources' style, and changes of domain.
+
+The style of an image is the mean and the deviation of each channel after an early block (MixStyle, Zhou et al., ICLR
+2021). Images of one domain have similar styles. So a jump of the style is a sign of a new domain.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from itta.nn.optimizer import with_prefix, without_prefix
+from itta.nn.style_bank import StyleBank
+
+WINDOW = 16  # latest images that are compared with the images before them
+LEAST = 32  # images before the window that a comparison needs
+
+
+class TargetStyle:
+    """f_Θ(z) = a∘z + b, per channel, with a = (σ_S/σ_T)^λ and b = μ_T + λ·(μ_S − μ_T) − a∘μ_T.
+
+    (μ_S, σ_S) is the mean style of the sources, (μ_T, σ_T) that of the target's images so far, and λ the strength.
+    Older images fade: the mean is taken over about ``memory`` images, and starts with ``prior`` images of source style.
+    """
+
+    def __init__(self, bank: StyleBank, blocks: Iterable[str], like: Tensor) -> None:
+        styles = {b: torch.stack([bank.mean[b], bank.std[b]], 1) for b in blocks}  # [K, 2, C]
+        self.source = {block: s.to(like).mean(0) for block, s in styles.items()}  # [2, C]
+        self.first = next(iter(styles))
+        self.change = StyleChange(variance_within(flat_styles(styles[self.first]), bank.domain))
+        self.reset()
+
+    def reset(self) -> None:
+        self.forget()
+        self.change.reset()
+
+    def forget(self) -> None:
+        """Forget the target's style, and keep the watch for changes."""
+        self.sums = {block: torch.zeros_like(s) for block, s in self.source.items()}
+        self.weight = 0.0  # images that the sums hold; old ones count less
+
+    def fade(self, images: int, memory: int) -> float:
+        """Make room for new images; return the share of the old sums that stays."""
+        kept = (1 - 1 / memory) ** images
+        self.weight = kept * self.weight + images
+        return kept
+
+    def add(self, block: str, styles: Tensor, kept: float) -> None:
+        """Take in the styles of a batch, [B, 2, C]."""
+        self.sums[block] = kept * self.sums[block] + styles.sum(0)
+
+    def theta(self, block: str, prior: float, strength: float) -> tuple[Tensor, Tensor]:
+        """Return a and b of f_Θ after a block, [C] each."""
+        mean, std = (self.sums[block] + prior * self.source[block]) / (self.weight + prior)
+        source_mean, source_std = self.source[block]
+        a = (source_std / std) ** strength
+        return a, mean + strength * (source_mean - mean) - a * mean
+
+    def move(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Move all tensors that meet images; the watch for changes stays on the CPU."""
+        self.source, self.sums = ({k: fn(v) for k, v in of.items()} for of in (self.source, self.sums))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        sums = with_prefix("sums.", {k: v.clone() for k, v in self.sums.items()})
+        change = with_prefix("change.", self.change.state_dict())
+        return {**sums, **change, "weight": torch.tensor(self.weight, dtype=torch.double)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.sums = {k: v.to(self.source[k], copy=True) for k, v in without_prefix("sums.", state).items()}
+        self.change.load_state_dict(without_prefix("change.", state))
+        self.weight = float(state["weight"])
+
+
+class StyleChange:
+    """Notice a jump of the style: the latest images against the images before them, since the last jump.
+
+    With m and v the mean and the variance of the style over the images before, v_S its variance within the source
+    domains, and w the mean of the latest 16 images, the jump is the mean over channels of (w − m)²/max(v, v_S).
+    """
+
+    def __init__(self, within: Tensor) -> None:
+        self.within = within.detach().double().cpu()  # v_S, [2·C]
+        self.reset()
+
+    def reset(self) -> None:
+        zeros = torch.zeros_like(self.within)
+        self.images, self.sum, self.squares = 0, zeros, zeros.clone()
+        self.latest = zeros.new_zeros(0, len(zeros))
+
+    def notice(self, styles: Tensor, limit: float) -> bool:
+        """Take in the styles of a batch, [B, 2, C]; tell whether they jump by more than the limit."""
+        found = False
+        for row in flat_styles(styles):
+            self.add(row)
+            if self.jump() > limit:
+                self.images, self.sum, self.squares = 0, torch.zeros_like(self.sum), torch.zeros_like(self.sum)
+                found = True
+        return found
+
+    def add(self, row: Tensor) -> None:
+        self.latest = torch.cat([self.latest, row[None]])
+        if len(self.latest) > WINDOW:
+            old, self.latest = self.latest[0], self.latest[1:]
+            self.images, self.sum, self.squares = self.images + 1, self.sum + old, self.squares + old.square()
+
+    def jump(self) -> float:
+        """Return the size of the jump between the latest images and the images before them; 0 if they are few."""
+        if self.images < LEAST:
+            return 0.0
+        mean = self.sum / self.images
+        variance = torch.maximum(self.squares / self.images - mean.square(), self.within)
+        return float(((self.latest.mean(0) - mean).square() / variance).mean())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: torch.as_tensor(getattr(self, name)).clone() for name in ("images", "sum", "squares", "latest")}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.images = int(state["images"])
+        self.sum, self.squares, self.latest = (state[name].clone() for name in ("sum", "squares", "latest"))
+
+
+def flat_styles(styles: Tensor) -> Tensor:
+    """Lay out means and log-deviations, [B, 2, C] to [B, 2·C]: a doubled contrast is the same step at any contrast."""
+    mean, std = styles.detach().double().cpu().unbind(1)
+    return torch.cat([mean, std.log()], 1)
+
+
+def variance_within(rows: Tensor, group: Tensor) -> Tensor:
+    """Return the variance of each column of the rows, [K, D], around the means of their groups, [K]; [D].
+
+    >>> variance_within(torch.tensor([[0.0], [2.0], [10.0], [12.0]]), torch.tensor([0, 0, 1, 1]))
+    tensor([1.])
+    """
+    centred = torch.cat([rows[group == g] - rows[group == g].mean(0) for g in group.unique()])
+    return centred.square().mean(0)

@@ -1,0 +1,80 @@
+"""Accuracy without labels. ``ESTIMATORS`` is the registry: the command line, the docs and the tests read it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from itta.adapters import adapt
+from itta.adapters.base import Adapter
+from itta.errors import InputError
+from itta.estimators.agreement import Agreement
+from itta.estimators.atc import AverageThresholdedConfidence
+from itta.estimators.base import Estimator, Evidence
+from itta.estimators.combined import Combined, Estimate
+from itta.estimators.confidence import AverageConfidence
+from itta.estimators.difference import DifferenceOfConfidences
+from itta.estimators.nuclear_norm import NuclearNorm
+from itta.estimators.witness import Witness
+from itta.models.stand_ins import StandIns
+from itta.models.trained import Trained
+
+ESTIMATORS: dict[str, type[Estimator]] = {
+    e.name: e
+    for e in (
+        *(AverageConfidence, DifferenceOfConfidences, AverageThresholdedConfidence, Agreement, NuclearNorm),
+        Combined,
+    )
+}
+NO_STAND_INS = (
+    "the model has no stand-ins, which are collected when a training ends: only estimates without an interval are "
+    "given, and on images of another style they are too high. Train the model again to get intervals"
+)
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """Everything that can be said about a target without labels."""
+
+    images: int
+    changed: int
+    combined: Estimate | None  # None without stand-ins
+    single: dict[str, float] = field(default_factory=dict)  # estimator -> accuracy of the trained model
+    missing: str = ""  # why there is no combined estimate
+
+
+def estimate_from(evidence: Evidence, known: StandIns | None) -> Estimated:
+    """Ask every estimator that has the things it needs."""
+    single, combined = {}, None
+    for name, cls in ESTIMATORS.items():
+        estimator = cls()
+        if not estimator.can_use(evidence, known):
+            continue
+        if isinstance(estimator, Combined) and known is not None:
+            combined = estimator.estimate(evidence, known)
+        else:
+            single[name] = estimator(evidence, known)
+    changed = int((evidence.after != evidence.answers).sum())
+    return Estimated(len(evidence), changed, combined, single, "" if combined else NO_STAND_INS)
+
+
+def estimate(model_or_adapter: Trained | Adapter, images: Tensor | Iterable[Tensor], batch_size: int = 32) -> Estimated:
+    """Estimate the accuracy on unlabelled images before and after adaptation, each with a 90 % interval.
+
+    ``images`` is a tensor [N, 3, H, W] in [0, 1] or batches of such. A model is adapted with `itta+`. An adapter learns
+    from the images, as it does when it predicts them.
+    """
+    adapter = model_or_adapter if isinstance(model_or_adapter, Adapter) else adapt(model_or_adapter)
+    trained = adapter.model if isinstance(model_or_adapter, Adapter) else model_or_adapter
+    witness = Witness(trained, adapter)
+    batches = images.split(batch_size) if isinstance(images, Tensor) else images
+    with torch.inference_mode(False):
+        for batch in batches:
+            witness(batch)
+    if not witness.notes:
+        raise InputError("no images to estimate from: give at least one batch.")
+    return estimate_from(witness.evidence(), trained.stand_ins)
+
+
+__all__ = ["ESTIMATORS", "Estimate", "Estimated", "Estimator", "Evidence", "Witness", "estimate", "estimate_from"]

@@ -1,0 +1,164 @@
+"""The calibrated combination: a small regression from statistics of the answers to accuracy, learned on stand-ins.
+
+Our own, after Deng and Zheng, Are Labels Always Necessary for Classifier Accuracy Evaluation?, CVPR 2021,
+https://arxiv.org/abs/2007.02915, who learn accuracy from many damaged copies of a labelled set. The interval is
+conformal: Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, 2005. It is as wide as the mistakes on
+kinds of damage that the regression had not seen. Real targets differ from sources more than damaged sources do;
+``widening`` makes up for that. The settings were chosen on source domains only: docs/trust/estimates.md.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from itta.estimators.base import Estimator, Evidence
+from itta.estimators.statistics import measure_answers
+from itta.metrics.stratified import Share
+from itta.models.stand_ins import StandIns
+
+LEVEL = 0.9  # of the intervals
+EDGE = 0.02  # accuracies are kept this far from 0 and 1 before a logit is taken
+FEWEST = 12  # stand-ins that a regression needs
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Chosen on source domains only, by `python -m benchmarks.estimates_selection`."""
+
+    accuracy_from: tuple[str, ...] = ("diversity", "support of restyled")
+    without_opinions: tuple[str, ...] = ("nuclear norm", "skew")  # instead, where the model has no restyled answer
+    gain_from: tuple[str, ...] = ("believed gain",)
+    ridge: float = 0.02  # strength of the penalty, for each stand-in
+    widening: float = 1.5  # of the interval of the accuracy
+    gain_widening: float = 1.0  # of the interval of the gain
+    near: float = 1.0  # distance from the stand-ins, in usual distances, beyond which intervals grow
+    far: float = 5.0  # distance beyond which nothing is said
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What unlabelled answers tell about a target."""
+
+    before: Share  # accuracy of the trained model
+    after: Share  # accuracy of the adapter
+    gain: Share  # after − before
+    helps: float  # probability that the gain is above 0
+    distance: float  # of the target from the stand-ins, in usual distances between these
+    refused: str = ""  # why the numbers above mean nothing
+
+
+class Regression:
+    """A ridge regression on standardised columns, with its mistakes on rows of kinds that it did not see."""
+
+    def __init__(self, columns: Tensor, truth: Tensor, kinds: Tensor, penalty: float) -> None:
+        self.mean, self.std = columns.mean(0), columns.std(0).clamp(min=1e-4)
+        self.rows, self.penalty = (columns - self.mean) / self.std, penalty
+        self.weights, self.middle = self.fit(self.rows, truth)
+        unseen = torch.empty_like(truth)
+        for kind in kinds.unique():
+            weights, middle = self.fit(self.rows[kinds != kind], truth[kinds != kind])
+            unseen[kinds == kind] = self.rows[kinds == kind] @ weights + middle
+        self.unseen = unseen  # predictions for each row by the rows of other kinds
+
+    def fit(self, rows: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
+        middle, centre = truth.mean(), rows.mean(0)
+        centred = rows - centre
+        gram = centred.T @ centred + self.penalty * len(rows) * torch.eye(rows.shape[1]).to(rows)
+        weights = torch.linalg.solve(gram, centred.T @ (truth - middle))
+        return weights, middle - centre @ weights
+
+    def __call__(self, columns: Tensor) -> float:
+        return float((columns - self.mean) / self.std @ self.weights + self.middle)
+
+    def distance(self, columns: Tensor) -> float:
+        """How far a row lies from the nearest one, in units of the 90 % quantile of such distances among the rows."""
+        apart = torch.cdist(self.rows, self.rows).fill_diagonal_(torch.inf).amin(1)
+        usual = float(apart.quantile(0.9).clamp(min=1e-3))
+        return float(((columns - self.mean) / self.std - self.rows).norm(dim=1).amin()) / usual
+
+
+class Combined(Estimator):
+    """logit(accuracy) = w·statistics + b and gain = v·statistics + c, by ridge regression on the stand-ins."""
+
+    name = "combined"
+    paper = "none: our own, after Deng and Zheng, CVPR 2021"
+    needs_stand_ins = True
+
+    def __init__(self, settings: Settings = Settings()) -> None:
+        self.settings = settings
+
+    def __call__(self, evidence: Evidence, known: StandIns | None) -> float:
+        assert known is not None
+        return self.estimate(evidence, known).before.value
+
+    def can_use(self, evidence: Evidence, known: StandIns | None) -> bool:
+        return known is not None and len(known.accuracy) >= FEWEST and len(known.kinds.unique()) > 2
+
+    def estimate(self, evidence: Evidence, known: StandIns) -> Estimate:
+        """Estimate accuracy before and after adaptation, with intervals."""
+        s = self.settings
+        found = measure_answers(evidence, known.threshold, known.images)
+        wanted = s.accuracy_from if set(s.accuracy_from) <= set(found) & set(known.columns) else s.without_opinions
+        level, columns = self.regression(wanted, found, known, logit(known.accuracy))
+        change, gain_columns = self.regression(s.gain_from, found, known, known.gain)
+        value, gain = sigmoid(level(columns)), change(gain_columns)
+        distance = level.distance(columns)
+        wider = max(1.0, distance / s.near)
+        before_error = (level.unseen.sigmoid() - known.accuracy).abs()
+        gain_error = (change.unseen - known.gain).abs()
+        half = s.widening * wider * quantile(before_error)
+        half_gain = s.gain_widening * max(1.0, change.distance(gain_columns) / s.near) * quantile(gain_error)
+        same = bool((evidence.after == evidence.answers).all())
+        gain, half_gain = (0.0, 0.0) if same else (gain, half_gain)
+        helps = 0.5 if same else normal_cdf(gain / max(half_gain / 1.645, 1e-6))  # 1.645 deviations: 90 %
+        refused = "" if distance <= s.far else too_far(distance)
+        return Estimate(
+            interval(value, half),
+            interval(value + gain, math.hypot(half, half_gain)),
+            Share(gain, gain - half_gain, gain + half_gain),
+            helps,
+            distance,
+            refused,
+        )
+
+    def regression(
+        self, wanted: Sequence[str], found: dict[str, float], known: StandIns, truth: Tensor
+    ) -> tuple[Regression, Tensor]:
+        """Fit on the statistics that stand-ins and target both have, and return the target's own."""
+        names = [name for name in wanted if name in found and name in known.columns] or ["changed"]
+        columns = torch.stack([known.columns[name] for name in names], 1).double()
+        fitted = Regression(columns, truth.double(), known.kinds, self.settings.ridge)
+        return fitted, torch.tensor([found[name] for name in names], dtype=torch.double)
+
+
+def quantile(errors: Tensor) -> float:
+    """The conformal quantile: the ⌈(n + 1)·level⌉-th smallest error, or the largest."""
+    rank = min(math.ceil((len(errors) + 1) * LEVEL), len(errors))
+    return float(errors.sort().values[rank - 1])
+
+
+def logit(share: Tensor) -> Tensor:
+    return share.double().clamp(EDGE, 1 - EDGE).logit()
+
+
+def sigmoid(value: float) -> float:
+    return 1 / (1 + math.exp(-value))
+
+
+def normal_cdf(z: float) -> float:
+    return 0.5 * (1 + math.erf(z / math.sqrt(2)))
+
+
+def interval(value: float, half: float) -> Share:
+    value = min(max(value, 0.0), 1.0)
+    return Share(value, max(value - half, 0.0), min(value + half, 1.0))
+
+
+def too_far(distance: float) -> str:
+    return (
+        f"the answers are unlike those to any stand-in (distance {distance:.1f}; usual is 1): nothing can be said "
+        "without labels, use itta check"
+    )

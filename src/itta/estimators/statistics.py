@@ -1,0 +1,78 @@
+"""The statistics of unlabelled answers from which the combined estimator learns. A new one is a function and a line."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from itta.estimators.base import Evidence
+from itta.functional.answer_statistics import (
+    answer_diversity,
+    answer_skew,
+    believed_gain,
+    mean_confidence,
+    mean_support,
+    negative_entropy,
+    nuclear_norm,
+    share_above,
+)
+
+Statistic = Callable[[Evidence, float], float | None]  # (answers, threshold of the entropy) -> number, None: not known
+
+
+def support_of(opinion: str) -> Statistic:
+    """The probability that another opinion gives to the trained model's answers."""
+
+    def support(evidence: Evidence, threshold: float) -> float | None:
+        found = evidence.opinions.get(opinion)
+        return None if found is None else mean_support(found, evidence.answers)
+
+    return support
+
+
+def skew(evidence: Evidence, threshold: float) -> float | None:
+    return None if evidence.prior is None else answer_skew(evidence.before, evidence.prior)
+
+
+def gain_by_belief(evidence: Evidence, threshold: float) -> float | None:
+    if not evidence.opinions:
+        return None
+    return believed_gain(evidence.belief, evidence.answers, evidence.after)
+
+
+STATISTICS: dict[str, Statistic] = {
+    "confidence": lambda e, t: mean_confidence(e.before),
+    "atc": lambda e, t: share_above(negative_entropy(e.before), t),
+    "nuclear norm": lambda e, t: nuclear_norm(e.before),
+    "skew": skew,
+    "diversity": lambda e, t: answer_diversity(e.before),
+    "support of restyled": support_of("restyled"),
+    "support of prototypes": support_of("prototypes"),
+    "believed gain": gain_by_belief,
+    "changed": lambda e, t: float((e.after != e.answers).float().mean()),
+}
+
+
+def measure_answers(evidence: Evidence, threshold: float, images: int) -> dict[str, float]:
+    """Compute every statistic that can be computed.
+
+    Some statistics depend on the number of images, so they are means over random parts of about ``images`` images.
+    """
+    parts = max(1, round(len(evidence) / max(images, 1)))
+    order = torch.randperm(len(evidence), generator=torch.Generator().manual_seed(0))
+    found: dict[str, list[float]] = {}
+    for rows in order.tensor_split(parts):
+        part = evidence.part(rows)
+        for name, statistic in STATISTICS.items():
+            value = statistic(part, threshold)
+            if value is not None:
+                found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+def table_row(evidence: Evidence, labels: Tensor, threshold: float) -> dict[str, float]:
+    """The statistics of a stand-in, and the truth about it."""
+    right = (evidence.answers == labels).float().mean()
+    gain = (evidence.after == labels).float().mean() - right
+    statistics = {name: value for name, s in STATISTICS.items() if (value := s(evidence, threshold)) is not None}
+    return {**statistics, "accuracy": float(right), "gain": float(gain), "images": float(len(labels))}

@@ -1,0 +1,73 @@
+"""A witness beside an adapter: it keeps the answers to all images, from which accuracy can be estimated."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from itta.adapters.base import Adapter
+from itta.adapters.itta_plus import ITTAPlus
+from itta.errors import InputError
+from itta.estimators.base import Evidence
+from itta.hparams import default
+from itta.models.trained import Trained
+
+
+class Witness(Adapter):
+    """Answers as the adapter inside does, and notes the answers.
+
+    itta+ computes the trained model's answers and two more opinions anyway. Beside any other adapter that changes
+    answers, the witness runs itta+ itself, which takes one more pass.
+    """
+
+    name = "witness"
+    paper = "none: our own"
+
+    def __init__(self, trained: Trained, inner: Adapter) -> None:
+        torch.nn.Module.__init__(self)
+        self.inner, self.model = inner, inner.model
+        self.name, self.predicts, self.needs = inner.name, inner.predicts, inner.needs  # type: ignore[misc]
+        knows = isinstance(getattr(inner, "inner", inner), ITTAPlus)
+        self.needs_referee = not knows and inner.name != "source"
+        self.referee = ITTAPlus(trained, default(ITTAPlus.Hparams)) if self.needs_referee else None
+        confusions = trained.confusions or {}
+        self.temperature = float(confusions.get("temperature", 1.0))
+        self.prior = confusions.get("prior")
+        self.notes: list[tuple[Tensor, Tensor, dict[str, Tensor]]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        asked = getattr(self.inner, "inner", self.inner) if self.referee is None else self.referee
+        asked.reference, asked.opinions = None, {}
+        logits = self.inner(x)
+        if self.referee is not None:
+            self.referee(x)
+        if self.inner.name == "source":
+            self.note(logits, logits, {})
+        elif asked.reference is not None:  # a guard may have left the batch to the trained model
+            self.note(asked.reference, logits, asked.opinions)
+        return logits
+
+    @torch.no_grad()
+    def note(self, reference: Tensor, logits: Tensor, opinions: dict[str, Tensor]) -> None:
+        """Keep the answers to a batch, on the CPU."""
+        before = (reference / self.temperature).softmax(1).float().cpu()
+        others = {name: o.softmax(1).float().cpu() for name, o in opinions.items()}
+        self.notes.append((before, logits.argmax(1).cpu(), others))
+
+    def evidence(self) -> Evidence:
+        """The answers to all images so far."""
+        if not self.notes:
+            raise InputError("there are no answers to estimate from: predict some images first.")
+        before, after, others = zip(*self.notes)
+        names = set.intersection(*(set(o) for o in others))
+        opinions = {name: torch.cat([o[name] for o in others]) for name in sorted(names, reverse=True)}
+        return Evidence(torch.cat(before), torch.cat(after), opinions, self.prior)
+
+    def reset(self) -> None:
+        self.inner.reset()
+        if self.referee is not None:
+            self.referee.reset()
+        self.notes = []
+
+    def describe(self) -> dict[str, Any]:
+        return self.inner.describe()

@@ -1,0 +1,65 @@
+"""Stand-in targets: what a model's answers looked like on damaged source images, and how right they were.
+
+A table with a row for each stand-in and a column for each statistic of the answers. It is collected from held-out
+source images when a training ends, and an estimator of accuracy learns from it. The first row is the images without
+damage.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from itta.errors import InputError
+
+ACCURACY, GAIN, KIND, IMAGES, THRESHOLD = "accuracy", "gain", "kind", "images", "threshold"
+MOST_ROWS = 100_000
+
+
+@dataclass(frozen=True)
+class StandIns:
+    columns: Mapping[str, Tensor]  # name -> [R]
+    threshold: float  # of the entropy, above which as many held-out images lie as are answered right
+
+    @property
+    def accuracy(self) -> Tensor:
+        """The share of right answers of the trained model, [R]."""
+        return self.columns[ACCURACY]
+
+    @property
+    def gain(self) -> Tensor:
+        """The share of right answers that itta+ won, [R]."""
+        return self.columns[GAIN]
+
+    @property
+    def kinds(self) -> Tensor:
+        """The number of the kind of damage, [R]; rows of one kind are alike."""
+        return self.columns[KIND].long()
+
+    @property
+    def images(self) -> int:
+        """Images of a stand-in, on average."""
+        return int(self.columns[IMAGES].mean())
+
+    def of_clean(self, name: str) -> float:
+        """A column's value for the held-out images as they are."""
+        return float(self.columns[name][0])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the table as tensors by name, for a file."""
+        return {**self.columns, THRESHOLD: torch.tensor(self.threshold)}
+
+    @staticmethod
+    def from_tensors(tensors: Mapping[str, Tensor]) -> "StandIns":
+        """Make a table from the tensors that `tensors` returned."""
+        columns = {name: t.float() for name, t in tensors.items() if name != THRESHOLD}
+        if THRESHOLD not in tensors or not {ACCURACY, GAIN, KIND, IMAGES} <= set(columns):
+            raise InputError("the stand-ins of the model are incomplete")
+        shapes = {tuple(t.shape) for t in columns.values()}
+        rows = next(iter(shapes))
+        if len(shapes) != 1 or len(rows) != 1 or not 0 < rows[0] <= MOST_ROWS or tensors[THRESHOLD].numel() != 1:
+            raise InputError("the stand-ins of the model are no table")
+        if not all(bool(torch.isfinite(t).all()) for t in tensors.values()):
+            raise InputError("the stand-ins of the model have numbers that are not finite")
+        return StandIns(columns, float(tensors[THRESHOLD]))
