@@ -19,13 +19,12 @@ import torch
 import tyro
 
 from benchmarks.itta_plus_grid import Options, Stream, models, streams
-from benchmarks.replay import Kept, features_model, judge, keep, look, run
 from itta.adapters import adapt
-from itta.adapters.diagnosis import Rules
 from itta.algorithms import Algorithm
 from itta.data.dataset import DomainDataset, split
+from itta.data.loaders import stream as read_stream
 from itta.errors import InputError
-from itta.estimators import ESTIMATORS, estimate_from
+from itta.estimators import ESTIMATORS, Witness, estimate_from
 from itta.estimators.base import Evidence
 from itta.files import replace_text
 from itta.models.stand_ins import StandIns
@@ -35,6 +34,7 @@ from itta.store.model import load
 from itta.trial import Trial
 
 METHODS = ("itta+", "t3a", "lame")
+Answers = dict[str, torch.Tensor]  # labels [N], classes [N] by method, probabilities [N, C] "before" and "by" opinions
 SINGLE = tuple(name for name in ESTIMATORS if name != "combined")
 
 
@@ -79,11 +79,22 @@ def known_stand_ins(
     return trained.stand_ins or StandIns.from_tensors(torch.load(file, weights_only=True))
 
 
-def kept_answers(out: Path, folder: Path, trained: Algorithm, stream: Stream) -> Kept:
-    """What the network says about the stream; shared with benchmarks.itta_plus_grid."""
-    file = out / "kept" / folder.name / f"{stream.kind}-{stream.batch}-{stream.draw}.pt"
+def kept_answers(
+    out: Path, folder: Path, trained: Algorithm, stream: Stream, methods: tuple[str, ...] = METHODS
+) -> Answers:
+    """The answers of every method along a stream, and those that itta+ averages; kept in a file."""
+    file = out / "answers" / folder.name / f"{stream.kind}-{stream.batch}-{stream.draw}.pt"
     if not file.is_file():
-        write_tensors(file, keep(trained, look(trained, stream.domain, stream.order), stream.order, stream.batch))
+        found: Answers = {"labels": torch.from_numpy(stream.domain.labels[stream.order])}
+        for method in methods:
+            adapter = adapt(trained, method, guard=False)
+            witness = Witness(trained, adapter) if method == "itta+" else adapter
+            batches = (x for _, x, _ in read_stream(stream.domain, stream.order, stream.batch))
+            found[method] = torch.cat([witness(x).argmax(1) for x in batches])
+            if isinstance(witness, Witness):
+                evidence = witness.evidence()
+                found |= {"before": evidence.before} | {f"by {name}": p for name, p in evidence.opinions.items()}
+        write_tensors(file, found)
     return torch.load(file, weights_only=True)
 
 
@@ -93,20 +104,13 @@ def write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:
     file.with_suffix(".tmp").replace(file)
 
 
-def evidence_of(trained: Algorithm, kept: Kept, method: str, batch: int = 16) -> Evidence:
-    """The answers to a kept stream as an estimator sees them."""
-    confusions = trained.confusions or {}
-    if method == "itta+":
-        answers = judge(kept, Rules(), confusions.get("mean"))
-    else:
-        answers = run(adapt(features_model(trained), method, guard=False), kept["features"], batch)
-    before = kept["plain answer"].softmax(1)
-    others = ("restyled", "prototypes")
-    opinions = {name: kept[f"{name} answer"].softmax(1) for name in others if f"{name} answer" in kept}
-    return Evidence(before, answers.argmax(1), opinions, confusions.get("prior"))
+def evidence_of(trained: Algorithm, found: Answers, method: str) -> Evidence:
+    """The kept answers as an estimator sees them."""
+    opinions = {name.removeprefix("by "): p for name, p in found.items() if name.startswith("by ")}
+    return Evidence(found["before"], found[method], opinions, (trained.confusions or {}).get("prior"))
 
 
-def rows_of(trial: Trial, trained: Algorithm, known: StandIns | None, kept: Kept) -> Iterator[Row]:
+def rows_of(trial: Trial, trained: Algorithm, known: StandIns | None, kept: Answers) -> Iterator[Row]:
     y = kept["labels"]
     for method in METHODS:
         evidence = evidence_of(trained, kept, method)

@@ -76,7 +76,7 @@ def collect(options: PairOptions) -> Iterator[Cell]:
                 domain = dataset.domain(target)
                 drawn = np.random.RandomState(derive_seed(0, "grid", target)).permutation(len(domain))
                 stream = Stream(f"estimate@{target}", 16, 0, domain, drawn[: options.images])
-                kept = kept_answers(options.out, folder, trained, stream)
+                kept = kept_answers(options.out, folder, trained, stream, ("itta+",))
                 yield Cell(f"{folder.name}@{target}", evidence_of(trained, kept, "itta+"), known, kept["labels"])
 
 

@@ -1,4 +1,4 @@
-"""The tables and the figure of docs/results/itta_plus_grid.md, from the records alone."""
+"""Make the tables and the figure of docs/results/itta_plus_grid.md from the records alone."""
 
 import csv
 import sys
@@ -18,7 +18,7 @@ from itta.report.tables import Table
 
 @dataclass(frozen=True)
 class Options:
-    records: Path = Path("docs/results/records")  # of benchmarks.itta_plus_grid
+    records: Path = Path("docs/results/records")  # of benchmarks.itta_plus_grid and itta_plus_rivals
     out: Path = Path("itta_plus_tables.md")
     figure: Path = Path("docs/images/itta_plus.png")
 
@@ -36,6 +36,10 @@ def cells(rows: Iterable[Row], key: Callable[[Row], tuple[object, ...]]) -> dict
     for row in rows:
         found.setdefault(key(row), []).append(row.gain)
     return {k: mean(gains) for k, gains in found.items()}
+
+
+def stream_of(row: Row) -> tuple[object, ...]:
+    return row.dataset, row.target, row.training, row.seed, row.kind, row.batch
 
 
 def cell(row: Row) -> tuple[object, ...]:
@@ -60,15 +64,24 @@ def target_table(rows: list[Row], training: str) -> Table:
     return Table(title, ["target", "trained, %", *(f"{o}, {b}" for o in ORDERS for b in BATCHES)], lines)
 
 
-def method_table(rows: list[Row]) -> Table:
-    """Methods on the nine streams of every model."""
+def method_table(rows: list[Row], title: str) -> Table:
+    """Methods on the streams of one domain in rows."""
     lines = []
     for method in dict.fromkeys(r.method for r in rows):
         own = [r for r in rows if r.method == method and r.kind in ORDERS]
         kinds = [shown([r.gain for r in own if r.kind == o]) for o in ORDERS]
         worst, single = min(cells(own, cell).values()), min(r.gain for r in own)
-        lines.append([method, *kinds, shown([r.gain for r in own]), f"{worst:+.1f}", f"{single:+.1f}"])
-    return Table("Methods", ["method", *ORDERS, "mean", "worst cell", "worst stream"], lines)
+        lines.append([method, str(len(own)), *kinds, shown([r.gain for r in own]), f"{worst:+.1f}", f"{single:+.1f}"])
+    return Table(title, ["method", "streams", *ORDERS, "mean", "worst cell", "worst stream"], lines)
+
+
+def on_common_streams(rows: list[Row]) -> list[Row]:
+    """Keep the rows of the streams on which every method ran."""
+    methods = {r.method for r in rows}
+    found: dict[tuple[object, ...], set[str]] = {}
+    for row in rows:
+        found.setdefault(stream_of(row), set()).add(row.method)
+    return [r for r in rows if found[stream_of(r)] == methods]
 
 
 def other_table(rows: list[Row]) -> Table:
@@ -83,8 +96,10 @@ def other_table(rows: list[Row]) -> Table:
 
 
 def ablation_table(rows: list[Row]) -> Table:
-    kinds, lines = (*ORDERS, *UNEQUAL), []
-    for method in dict.fromkeys(r.method for r in rows if "t3a" not in r.method and "lame" not in r.method):
+    kinds, lines = (*ORDERS, *UNEQUAL, *DOMAINS), []
+    whole = {stream_of(r) for r in rows if r.method != "itta+"}
+    rows = [r for r in rows if stream_of(r) in whole]  # the ablation has fewer models
+    for method in dict.fromkeys(r.method for r in rows):
         own = [r for r in rows if r.method == method and r.kind in kinds]
         if own:
             worst = min(cells(own, cell).values())
@@ -122,8 +137,12 @@ def draw(rows: list[Row], path: Path) -> None:
 
 def main(options: Options) -> None:
     rows, parts = (read(options.records / f"itta_plus_{name}.csv") for name in ("grid", "ablation"))
+    rivals = read(options.records / "itta_plus_rivals.csv")
     tables = [target_table(rows, t) for t in dict.fromkeys(r.training for r in rows)]
-    tables += [method_table(rows), other_table(rows), ablation_table(parts)]
+    tables += [method_table(rows, "Methods that need no gradient"), other_table(rows)]
+    if rivals:
+        tables.append(method_table(on_common_streams([*rows, *rivals]), "All methods, on the streams where all ran"))
+    tables.append(ablation_table(parts))
     text = "\n".join(f"### {t.title}\n\n{t.to_markdown()}\n" for t in tables)
     models = len({(r.dataset, r.target, r.training, r.seed) for r in rows})
     replace_text(options.out, f"{models} models. {batch_sentence(rows)}.\n\n{text}")

@@ -18,7 +18,8 @@ from itta.nn import BACKBONES
 from itta.settings import TrainSettings
 
 EXPECTED = (
-    "demo", "train", "adapt", "tune", "predict", "estimate", "check", "sweep", "sweep-status", "report", "records", "cam", "inspect",
+    "demo", "train", "adapt", "tune", "predict", "estimate", "check",
+    "sweep", "sweep-status", "report", "records", "cam", "inspect",
     "export", "profile", "data", "list",
 )  # fmt: skip
 

@@ -60,6 +60,7 @@ def test_all_labels_decide_exactly() -> None:
     assert judge_differences(np.array([1.0, -1, 0, 1]), 4).decision == "helps"
     assert judge_differences(np.array([-1.0, 1, 0, -1]), 4).decision == "hurts"
     assert judge_differences(np.array([-1.0, 1]), 2).decision == "equal"
+    assert judge_differences(np.zeros(0), 0).decision == "equal"  # no answer changed
 
 
 def test_labels_needed_shrink_as_evidence_grows() -> None:

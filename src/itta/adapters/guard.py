@@ -148,7 +148,7 @@ class Guard(Adapter):
     def trained_answer(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the trained model's logits, and the lengths of its features."""
         with noting_norms(self.model.head) as norms:
-            return self.model.predict(send(x, device_of(self.model))), norms[-1]
+            return self.still.predict(send(x, device_of(self.model))), norms[-1]
 
     def watch(self, logits: Tensor, reference: Tensor, norms: Tensor, source_norms: Tensor) -> Trip | None:
         """Return the first watch that trips. All values are fetched at once, and judged on the host."""

@@ -16,7 +16,7 @@ class Source(Adapter):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        return self.model.predict(self.receive(x))
+        return self.still.predict(self.receive(x))
 
     def frozen(self) -> nn.Module:
         return Frozen(self.name, self.model)

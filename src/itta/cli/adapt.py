@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from itta.cli.adapter_choice import AdapterFlags
+from itta.cli.estimate import as_values, estimate_lines, estimate_table
 from itta.cli.own_code import OwnCodeFlags
 from itta.cli.screen import Flags, print_json, progress_bars, say, show, typed_command, use_threads
 from itta.report.tables import Table, percent
@@ -65,7 +66,15 @@ def adapt(
     if out and page:
         seed = description.trial.trial_seed if "trial" in description.about else None
         title = stream_title(model, trained.name, seed, stream.order)
-        told = AdaptedStream(trained, target, chosen, comparison.before, comparison.after, stream.batch_size)
+        told = AdaptedStream(
+            trained,
+            target,
+            chosen,
+            comparison.before,
+            comparison.after,
+            stream.batch_size,
+            *estimate_for_page(comparison),
+        )
         files = [*write_run_page(out, lambda: tell_adaptation(typed_command(), data, told, title)), *files]
     if json:
         print_json(result | {"files": [str(f) for f in files]})
@@ -75,8 +84,24 @@ def adapt(
     show(Table(title, ["", *result["columns"]], rows))
     for part, reason in ((diagnosis_of(chosen) or {}).get("left out", {})).items():
         say(f"left out: {part} ({reason})")
+    if comparison.estimation:
+        truth = {"source": comparison.before.accuracy, chosen.name: comparison.after.accuracy}
+        estimated = comparison.estimation.estimated
+        show(estimate_table("Estimated without labels", estimated, chosen.name, truth if target.labelled else {}))
+        for line in estimate_lines(estimated, chosen.name):
+            say(line)
     for file in files:
         say(file)
+
+
+def estimate_for_page(comparison: "Comparison") -> tuple[dict[str, float], tuple[float, ...]]:
+    """The estimate along the stream, if there is one."""
+    from itta.run.estimation import estimate_values
+
+    found = comparison.estimation
+    if found is None or found.combined is None or found.right is None:
+        return {}, ()
+    return estimate_values(found.combined.after), tuple(round(p, 4) for p in found.right.tolist())
 
 
 def summary(comparison: "Comparison") -> dict[str, Any]:
@@ -108,6 +133,8 @@ def summary(comparison: "Comparison") -> dict[str, Any]:
         "columns": [*columns, "answers changed %"],
         "rows": rows,
     }
+    if comparison.estimation:
+        result |= as_values(comparison.estimation)
     if target.labelled:
         result |= {"accuracy_before": before.accuracy, "accuracy": after.accuracy}
     return result

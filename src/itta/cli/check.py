@@ -112,6 +112,8 @@ def verdict_text(adapter: str, checked: "Checked") -> str:
             "40 decides. "
             f"About {v.still_needed} more labels of changed images are needed (half of the simulated futures)."
         )
+    if v.changed == 0:
+        return f"{adapter} changed no answer, so it neither helps nor hurts."
     if v.decision == "equal":
         return f"{adapter} neither helps nor hurts: every changed image has a label, and as many were gained as lost."
     e_value = max(v.e_helps, v.e_hurts)

@@ -4,15 +4,20 @@ import sys
 from contextlib import ExitStack
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import IO, Annotated, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
 from itta.cli.adapter_choice import AdapterFlags
+from itta.cli.estimate import estimate_lines
 from itta.cli.own_code import OwnCodeFlags
-from itta.cli.screen import Flags, progress_bars, row_writer, use_threads
+from itta.cli.screen import Flags, progress_bars, row_writer, say, use_threads
 from itta.errors import InputError
+from itta.report.tables import percent
 from itta.settings import ComputeSettings, check_at_least
+
+if TYPE_CHECKING:
+    from itta.run.estimation import Estimation
 
 
 def predict(
@@ -41,8 +46,10 @@ def predict(
     """
     from itta.adapters import adapt
     from itta.data.folder import list_images
+    from itta.estimators import Witness
     from itta.files import open_for_rows, refuse_input
     from itta.nn.device import place
+    from itta.run.estimation import estimation_of, is_free
     from itta.run.predict import Prediction, predict_files
     from itta.store.model import load_model, read_description
 
@@ -62,12 +69,26 @@ def predict(
         report = stack.enter_context(progress_bars(out is None))
         write = row_writer(stream, format, [f.name for f in fields(Prediction)])
         done = 0
-        for rows in predict_files(chosen, adapt(trained, "source"), files, batch_size):
+        witness = Witness(trained, chosen) if is_free(chosen) else None
+        for rows in predict_files(witness or chosen, adapt(trained, "source"), files, batch_size):
             for row in rows:
                 write(asdict(row))
             stream.flush()
             done += len(rows)
             unreadable += sum(bool(row.error) for row in rows)
             report("images", done, len(files))
+    if witness is not None and witness.notes:
+        say_estimate(estimation_of(witness, trained), chosen.name)
     if unreadable:
         raise InputError(f"{unreadable} of {len(files)} images could not be read: see the column error.")
+
+
+def say_estimate(found: "Estimation", adapter: str) -> None:
+    """Print the estimated accuracy on the error stream: rows may go to the screen."""
+    combined = found.combined
+    if combined is not None:
+        for name, share in {"source": combined.before, adapter: combined.after}.items():
+            low, high = percent(share.low), percent(share.high)
+            say(f"itta: estimated accuracy of {name}: {percent(share.value)} % ({low} to {high})", file=sys.stderr)
+    for line in estimate_lines(found.estimated, adapter):
+        say(f"itta: {line}", file=sys.stderr)

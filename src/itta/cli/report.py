@@ -37,6 +37,7 @@ def report(
     where: Conditions = (),
     beside_paper: bool = False,
     calibration: bool = False,
+    estimates: bool = False,
     compare: str | None = None,
     format: Annotated[str, one_of(FORMATS, "latex is for booktabs; csv has a line for each cell.")] = "markdown",
     out: Path | None = None,
@@ -58,6 +59,7 @@ def report(
         where: Keep only records with these values: steps=5001, backbone=resnet18, hparams.lr=5e-05, adapter.lr=0.0001.
         beside_paper: Show the paper's numbers below ours.
         calibration: Add a column with the expected calibration error.
+        estimates: Also list accuracies that were estimated without labels, beside the true ones.
         compare: Also compare every row with this one: difference and 95 % interval over targets, and a p-value if there
             are 6 targets or more. Each target counts once, with the mean over its seeds.
         out: Write the table to this file instead of the screen.
@@ -70,6 +72,7 @@ def report(
     from itta.records.collection import collect_records
     from itta.report.cells import TableOptions
     from itta.report.comparison import comparison_table, measurements
+    from itta.report.estimate_table import estimate_table
     from itta.report.filled_layout import fill_layout
     from itta.report.layouts import make_layout
     from itta.report.page.document import render_page, save_page
@@ -97,6 +100,7 @@ def report(
     drawn = draw_figures(figures, filled, rank_rows(values)) if figures else []
     rows = numeric_rows(filled, paper)
     tables = [render_table(filled, paper)] + ([comparison_table(comparisons, compare)] if compare else [])
+    tables += [estimate_table(collection.records)] if estimates else []
     page = save_page(html, render_page(inputs, tables, rows)) if html and inputs else None
     if json:
         result = {

@@ -68,11 +68,12 @@ def make_stand_ins(model: Trained, images: Images, seed: int = 0) -> StandIns | 
     domain = torch.cat([torch.full((len(labels),), i) for i, (_, labels) in enumerate(images.values())])
     if len(y) < FEWEST:
         return None
+    witness = Witness(model, ITTAPlus(model, default(ITTAPlus.Hparams)))
     rows, kinds, threshold = [], dict[str, int](), 0.0
     for number, recipe in enumerate(recipes()):
         chosen = draw_images(y, recipe.unequal, generator)
         partner = draw_partners(domain[chosen], domain, generator)
-        evidence = answer_images(model, recipe.change(x[chosen], x[partner], generator))
+        evidence = answer_images(witness, recipe.change(x[chosen], x[partner], generator))
         if number == 0:
             right = float((evidence.answers == y[chosen]).float().mean())
             threshold = threshold_for(negative_entropy(evidence.before), right)
@@ -101,9 +102,9 @@ def draw_partners(own: Tensor, domain: Tensor, generator: torch.Generator) -> Te
     return partner
 
 
-def answer_images(model: Trained, x: Tensor) -> Evidence:
+def answer_images(witness: Witness, x: Tensor) -> Evidence:
     """Run itta+ over a stand-in from a fresh start."""
-    witness = Witness(model, ITTAPlus(model, default(ITTAPlus.Hparams)))
+    witness.reset()
     for batch in x.split(BATCH):
         witness(batch)
     return witness.evidence()

@@ -1,6 +1,7 @@
 """An adapted stream: a target, the answers to it before and after adaptation, and the adapter as the stream left it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from itta.adapters import Adapter, Guard
@@ -18,6 +19,8 @@ class AdaptedStream:
     before: Outcome  # of the model as trained
     after: Outcome  # of the adapter
     batch_size: int
+    estimate: Mapping[str, float] = field(default_factory=dict)  # accuracy after, without labels: see `Stream`
+    estimated: tuple[float, ...] = ()  # how probably each answer is right, by the estimate
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -69,6 +69,8 @@ def tell_stream(stream: AdaptedStream, title: str) -> Stream:
         cam_text,
         {"before": before.seconds / len(before.labels), "after": after.seconds / len(after.labels)},
         tell_diagnosis(stream.adapter),
+        dict(stream.estimate),
+        stream.estimated,
     )
 
 

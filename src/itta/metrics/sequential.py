@@ -60,6 +60,8 @@ def judge_differences(differences: np.ndarray, population: int, alpha: float = A
     ('helps', 'undecided')
     """
     d = np.asarray(differences, dtype=float)
+    if population == 0:
+        return Verdict("equal", 0, 0, 1.0, 1.0, 0)
     if not len(d):
         return Verdict("undecided", 0, population, 1.0, 1.0, labels_needed(d, population, alpha, seed))
     peaks = [float(np.exp(np.minimum(log_wealth(sign * d, population).max(), 700.0))) for sign in (1, -1)]

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from itta.files import replace_text
-from itta.schema import Count, Finite, Names, Seconds, check_schema, conform, damaged, read_json
+from itta.schema import Count, Finite, Names, Seconds, Share, check_schema, conform, damaged, read_json
 
 STORY_FILE = "story.json"
-SCHEMA = 1
+SCHEMA = 2  # 2 added the estimates
 MAX_STORY = 256 * 2**20  # bytes: a story holds the answers for every image
 
 
@@ -79,6 +79,8 @@ class Stream:
     cam_text: str = ""  # describes the grid in words
     seconds: Mapping[str, Seconds] = field(default_factory=dict)  # per image, "before" and "after"
     diagnosis: Diagnosed | None = None  # of adapters that have one
+    estimate: Mapping[str, Share] = field(default_factory=dict)  # without labels: "accuracy" after, "low" and "high"
+    estimated: tuple[Share, ...] = ()  # how probably each answer is right, by the estimate
 
 
 @dataclass(frozen=True)

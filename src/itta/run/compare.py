@@ -9,12 +9,14 @@ from typing import Any
 from itta import records
 from itta.adapters import Adapter, adapt
 from itta.data.target import Target
+from itta.estimators import Witness
 from itta.files import replace_text
 from itta.metrics.outcome import Outcome
 from itta.models.trained import Trained
 from itta.nn.device import describe_device, device_of
 from itta.progress import ReportProgress, silent
 from itta.records import Record
+from itta.run.estimation import Estimation, estimate_values, estimation_of, is_free
 from itta.run.evaluate import evaluate
 from itta.settings import StreamSettings
 from itta.store.model import Description
@@ -30,6 +32,7 @@ class Comparison:
     before: Outcome
     after: Outcome
     stream: Mapping[str, Any] = field(default_factory=dict)  # how the images arrived
+    estimation: Estimation | None = None  # accuracy without labels, if it took no further pass
 
     @property
     def changed(self) -> float:
@@ -47,7 +50,11 @@ def compare(
         return evaluate(chosen, target.images, target.indices, stream.batch_size, seed, report)
 
     arrived = {name: value for name, value in asdict(stream).items() if name != "domain"}
-    return Comparison(target, adapter, run(adapt(model, "source")), run(adapter), arrived)
+    before = run(adapt(model, "source"))
+    if not is_free(adapter):
+        return Comparison(target, adapter, before, run(adapter), arrived)
+    witness = Witness(model, adapter)
+    return Comparison(target, adapter, before, run(witness), arrived, estimation_of(witness, model))
 
 
 def by_domain(target: Target, outcome: Outcome) -> dict[str, Outcome]:
@@ -71,9 +78,13 @@ def append_records(path: Path, description: Description, comparison: Comparison)
     """Append a record of the model as trained and one of the adapter; needs labels."""
     made = []
     source = adapt(comparison.adapter.model, "source")
-    for adapter, outcome in ((source, comparison.before), (comparison.adapter, comparison.after)):
+    combined = comparison.estimation.combined if comparison.estimation else None
+    shares = (combined.before, combined.after) if combined else (None, None)
+    both = ((source, comparison.before), (comparison.adapter, comparison.after))
+    for (adapter, outcome), share in zip(both, shares):
         record = record_of(description, adapter, comparison.target, outcome, comparison.stream)
-        made.append(replace(record, logs={"seconds_per_image": outcome.seconds / len(outcome.labels)}))
+        logs = {"seconds_per_image": outcome.seconds / len(outcome.labels)}
+        made.append(replace(record, logs=logs, estimate=estimate_values(share)))
         records.append(path, made[-1])
     return made
 

@@ -6,9 +6,10 @@ import torch
 
 from itta.adapters import Adapter
 from itta.data.target import Target
-from itta.estimators import Estimated, Witness, estimate_from
+from itta.estimators import Estimate, Estimated, Witness, estimate_from
 from itta.estimators.image_shares import ClassShare, class_shares, right_probabilities
 from itta.metrics.outcome import Outcome
+from itta.metrics.stratified import Share
 from itta.models.trained import Trained
 from itta.progress import ReportProgress, silent
 from itta.run.evaluate import evaluate
@@ -22,6 +23,12 @@ class Estimation:
     estimated: Estimated
     right: torch.Tensor | None  # [N], how probably each answer of the adapter is right; None without an estimate
     classes: list[ClassShare]
+
+    @property
+    def combined(self) -> Estimate | None:
+        """The estimate with an interval, unless there is none or it was refused."""
+        found = self.estimated.combined
+        return None if found is None or found.refused else found
 
 
 def estimate_target(
@@ -44,10 +51,18 @@ def estimation_of(witness: Witness, model: Trained) -> Estimation:
     """Estimate from everything that a witness has noted."""
     evidence = witness.evidence()
     estimated = estimate_from(evidence, model.stand_ins)
-    if estimated.combined is None or estimated.combined.refused:
-        return Estimation(estimated, None, [])
-    _, right = right_probabilities(evidence, estimated.combined)
+    without = Estimation(estimated, None, [])
+    if without.combined is None:
+        return without
+    _, right = right_probabilities(evidence, without.combined)
     return Estimation(estimated, right, class_shares(evidence.after, right, model.classes))
+
+
+def estimate_values(share: Share | None) -> dict[str, float]:
+    """An estimated accuracy as a record and a story hold it; empty without one."""
+    if share is None:
+        return {}
+    return {"accuracy": share.value, "low": share.low, "high": share.high}
 
 
 def is_free(adapter: Adapter) -> bool:

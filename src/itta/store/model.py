@@ -4,6 +4,7 @@ A model is a directory with ``model.safetensors`` (weights, f_w and the range of
 information) and ``model.json`` (a description of them).
 """
 
+import copy
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -81,14 +82,14 @@ class OwnCode:
     """The user's own classes, where a model was trained with some: a file names them, and never imports them."""
 
     algorithm: str | type[Algorithm] | None = None  # a class, or package.module:Class
-    backbone: str | Callable[[], Backbone] | None = None  # a class or function, or package.module:Name
+    backbone: str | Backbone | Callable[[], Backbone] | None = None  # a class or function, or package.module:Name
     module: str | nn.Module | Callable[[], nn.Module] | None = None  # a wrapped network, or what makes it
 
 
 def load(
     path: str | Path,
     algorithm: str | type[Algorithm] | None = None,
-    backbone: str | Callable[[], Backbone] | None = None,
+    backbone: str | Backbone | Callable[[], Backbone] | None = None,
     module: str | nn.Module | Callable[[], nn.Module] | None = None,
     device: str | torch.device = "cpu",
 ) -> Trained:
@@ -190,6 +191,8 @@ def build(d: Description, own: OwnCode) -> Algorithm:
         raise InputError(f"{file} names the algorithm {d.algorithm!r}, and {class_name(cls)!r} was given.")
 
     def network() -> Backbone:
+        if isinstance(own.backbone, Backbone):
+            return copy.deepcopy(own.backbone)
         if callable(own.backbone):
             return own.backbone()
         if own.backbone is not None:

@@ -25,7 +25,7 @@ class OwnClasses(TypedDict, total=False):
 
     module: str | nn.Module | Callable[[], nn.Module] | None
     algorithm: str | type[Algorithm] | None
-    backbone: str | Callable[[], Backbone] | None
+    backbone: str | Backbone | Callable[[], Backbone] | None
 
 
 def save(kept: Trained | Adapter, path: str | Path) -> None:

@@ -18,7 +18,7 @@ from itta.report.filled_layout import fill_layout
 from itta.report.layouts import everything_recorded
 from itta.report.page.page_inputs import PageInputs, read_inputs
 from itta.report.page.run_summary import cost_tables, record_facts, record_table, stream_table, tiles
-from itta.report.page.stream_view import StreamView, value_text, view_stream
+from itta.report.page.stream_view import StreamView, estimate_text, value_text, view_stream
 from itta.report.page.training_curves import (
     MOST_LINES,
     Series,
@@ -139,6 +139,7 @@ def environment() -> Any:
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     made.filters["value_text"] = value_text
+    made.filters["estimate_text"] = estimate_text
     made.filters["number_columns"] = number_columns
     return made
 

@@ -124,6 +124,8 @@ def running_shares(stream: Stream) -> RunningShares:
     if len(y) < len(stream.before):
         shares = {"changed": np.asarray(stream.before) != np.asarray(stream.after)}
     n = len(stream.before)
+    if len(stream.estimated) == n and "accuracy" in stream.estimate:
+        shares |= estimated_shares(stream)
     window = max(1, min(WINDOW, n // 8))
     at = even_subset(max(0, n - window + 1))
     return RunningShares(
@@ -131,6 +133,15 @@ def running_shares(stream: Stream) -> RunningShares:
         (at + window).tolist(),
         {name: running_mean(right, window)[window - 1 :][at].round(6).tolist() for name, right in shares.items()},
     )
+
+
+def estimated_shares(stream: Stream) -> dict[str, np.ndarray]:
+    """How probably each answer is right by the estimate, and by the two ends of its interval."""
+    middle, found = np.asarray(stream.estimated, dtype=float), {}
+    for name, end in (("estimate", "accuracy"), ("estimate, low", "low"), ("estimate, high", "high")):
+        away = stream.estimate.get(end, stream.estimate["accuracy"]) - stream.estimate["accuracy"]
+        found[name] = np.clip(middle + away, 0, 1)
+    return found
 
 
 def block_means(

@@ -69,7 +69,7 @@ def view_stream(stream: Stream, id: str) -> StreamView:
         stream,
         stream.title or f"{stream.adapter} on {stream.target}",
         summary,
-        headline(summary),
+        headline(summary, stream.estimate),
         curve,
         stream_chart(stream, curve),
         event_table(stream.events) if stream.events else None,
@@ -95,17 +95,29 @@ def point_difference(before: float, after: float) -> str:
     return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
 
 
-def headline(s: StreamSummary) -> str:
+def headline(s: StreamSummary, estimate: Mapping[str, float] | None = None) -> str:
     if s.before is None or s.after is None:
-        return f"{s.images:,} images without labels; {s.changed:,} answers changed"
+        said = f"; {estimate_text(estimate)}" if estimate else ""
+        return f"{s.images:,} images without labels; {s.changed:,} answers changed{said}"
     points = point_difference(s.before, s.after)
     return f"{percent(s.before)} → {percent(s.after)} % ({points} points) on {s.labelled:,} images"
 
 
+def estimate_text(estimate: Mapping[str, float]) -> str:
+    """The estimated accuracy and its interval in words.
+
+    >>> estimate_text({"accuracy": 0.551, "low": 0.48, "high": 0.62})
+    'estimated accuracy 55.1 % (48.0 to 62.0)'
+    """
+    low, high = (percent(estimate.get(end, estimate["accuracy"])) for end in ("low", "high"))
+    return f"estimated accuracy {percent(estimate['accuracy'])} % ({low} to {high})"
+
+
 def stream_chart(stream: Stream, curve: RunningShares) -> Chart:
     names = {"before": "before adaptation", "after": stream.adapter, "changed": "answers changed"}
-    series = {names[k]: (curve.images, [100 * v for v in values]) for k, values in curve.shares.items()}
+    series = {names.get(k, k): (curve.images, [100 * v for v in values]) for k, values in curve.shares.items()}
     quantity = "Answers changed" if "changed" in curve.shares else "Accuracy"
+    quantity = f"{quantity} and estimated accuracy" if "estimate" in curve.shares else quantity
     marks = [Mark(e.image, e.action, f"after {e.image:,} images: {event_text(e)}") for e in stream.events]
     return line_chart(f"{quantity}, last {curve.window:,} images, %", "images seen", series, marks, start=0)
 

@@ -1,0 +1,41 @@
+"""The table of stand-ins as tensors in a file that somebody else may have written."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from itta.errors import InputError
+from itta.models.stand_ins import StandIns
+
+
+@pytest.fixture
+def tensors() -> dict[str, torch.Tensor]:
+    columns = ("accuracy", "gain", "kind", "images", "confidence")
+    return {name: torch.tensor([0.5, 0.25]) for name in columns} | {"threshold": torch.tensor(-0.5)}
+
+
+def test_a_table_comes_back(tensors: dict[str, torch.Tensor]) -> None:
+    known = StandIns.from_tensors(tensors)
+    assert known.of_clean("confidence") == 0.5
+    again = known.tensors()
+    assert again.keys() == tensors.keys()
+    assert all(torch.equal(again[name], tensors[name]) for name in tensors)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda t: t.pop("gain"), "incomplete"),
+        (lambda t: t.pop("threshold"), "incomplete"),
+        (lambda t: t.update(kind=torch.zeros(3)), "no table"),
+        (lambda t: t.update(kind=torch.zeros(2, 2)), "no table"),
+        (lambda t: t.update(gain=torch.tensor([0.1, float("nan")])), "not finite"),
+    ],
+)
+def test_a_damaged_table_is_refused(
+    tensors: dict[str, torch.Tensor], change: Callable[[dict[str, torch.Tensor]], object], reason: str
+) -> None:
+    change(tensors)
+    with pytest.raises(InputError, match=reason):
+        StandIns.from_tensors(tensors)
