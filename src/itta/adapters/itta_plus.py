@@ -89,8 +89,7 @@ class ITTAPlus(Adapter):
     sharpness: float  # s
     scores: Tensor  # of the prototypes, for the latest images
     entropies: Tensor  # of the trained model's answers to the same images
-    # Only numbers that are not finite trip the guard. Its other watches know less about the stream than itta+ does:
-    # with them, itta+ lost half of its gain on sorted streams.
+    # Only numbers that are not finite trip the guard: its other watches cost half of the gain on sorted streams.
     guard = {"probation": 0, "budget": 1e9, "min_balance": 0.0, "min_entropy_ratio": 0.0}
 
     def __init__(self, trained: Trained, hp: Any) -> None:
@@ -190,11 +189,11 @@ class ITTAPlus(Adapter):
         self.reference, self.seen = seen.plain, self.seen + len(seen.plain)
         asked = {} if self.supports is None else {"prototypes": self.ask_prototypes(self.supports, seen)}
         given = {"plain": seen.plain, **({} if seen.restyled is None else {"restyled": seen.restyled}), **asked}
-        found = dict(zip(given, fetch(*given.values())))  # small from here on: the host computes the rest
+        found = dict(zip(given, fetch(*given.values())))  # the host computes the rest
         answers = {name: logits / self.temperature for name, logits in found.items()}
         answers |= {name: self.sharpened(found[name], answers["plain"]) for name in asked}
-        self.opinions = {name: logits for name, logits in answers.items() if name != "plain"}
         names = list(answers)
+        self.opinions = {name: answers[name] for name in names[1:]}
         stages = {name: self.average({n: answers[n] for n in names[: i + 1]}) for i, name in enumerate(names)}
         judged = self.stream(stages[names[-1]])
         self.note({**stages, "held back": judged.corrected, "neighbours": judged.posterior}, judged)

@@ -26,11 +26,13 @@ PART = 3 * 2**20  # bytes of the largest map of a part, for each thread
 def fast_copy(backbone: Backbone) -> Backbone:
     """Return a copy for inference only. The backbone itself is returned if there is nothing to gain, or a risk.
 
-    That is so in double precision and on other devices, which have no fused operators here; if it walks through its
+    That is so in other precisions and on other devices, which have no fused operators here; if it walks through its
     blocks in its own way; and if weights are not finite or huge, because fused activations would hide the overflow.
     """
     ways = ("forward", "until", "resume")
     own_way = any(getattr(type(backbone), way) is not getattr(Backbone, way) for way in ways)
+    if backbone.precision != "float32":
+        return backbone
     if own_way or any(t.dtype != torch.float32 or t.device.type != "cpu" for t in backbone.parameters()):
         return backbone
     found = InferenceCopy(backbone).eval().requires_grad_(False)
@@ -60,7 +62,6 @@ class InferenceCopy(Backbone):
         self.block_names, self.dim = backbone.block_names, backbone.dim  # type: ignore[misc]
         self.in_channels, self.frozen_bn = backbone.in_channels, backbone.frozen_bn
         self.origin = (backbone,)  # a tuple, so that it is no submodule
-        self.precision = backbone.precision
         blocks = {name: backbone.get_submodule(name) for name in backbone.block_names}
         self.rest = copy.deepcopy(backbone, {id(block): nn.Identity() for block in blocks.values()}).eval()
         self.stem_part = fast_part(Stem(self.rest))

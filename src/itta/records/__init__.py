@@ -20,7 +20,7 @@ __all__ = [
 
 RECORDS = "records.jsonl"  # in a run's folder: a record for each evaluation
 STEPS = "steps.jsonl"  # in a run's folder: the logs of each training step
-SCHEMA = 3  # 2 added calibration, needs and stream; 3 device, precision and estimate; older records lack them
+SCHEMA = 3  # 2 added calibration, needs and stream; 3 estimate, device and precision; older records lack them
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Record:
     needs: Mapping[str, Any] = field(default_factory=dict)  # the adapter's needs, and the part that it changes
     stream: Mapping[str, Any] = field(default_factory=dict)  # the order in which the images arrived
     estimate: Mapping[str, Share] = field(default_factory=dict)  # without labels: "accuracy", and its "low" and "high"
-    device: str = "cpu"  # that computed, by kind and name; records of schema 2 are from a CPU
+    device: str = "cpu"  # that computed, by kind and name; older records are from a CPU
     precision: Precision = "float32"  # of the networks, as they were measured
 
     def to_json(self) -> dict[str, Any]:

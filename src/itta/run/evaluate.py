@@ -10,8 +10,9 @@ from itta.adapters.base import Adapter
 from itta.data.dataset import Images
 from itta.data.loaders import stream
 from itta.errors import InputError
-from itta.functional.transfers import fetch
+from itta.functional.transfers import fetch, pin
 from itta.metrics.outcome import Outcome
+from itta.nn.device import device_of
 from itta.progress import ReportProgress, silent
 
 
@@ -19,8 +20,9 @@ def predictions(
     adapter: Adapter, images: Images, indices: Sequence[int] | np.ndarray, batch_size: int, seed: int | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
     """Yield (indices, labels, predicted classes, probabilities of these) batch by batch."""
+    device = device_of(adapter.model)
     for chosen, x, y in stream(images, indices, batch_size, seed, adapter.needs.batch):
-        confidence, predicted = answer(adapter, x)
+        confidence, predicted = answer(adapter, pin(x, device))
         yield chosen, y.numpy(), predicted.numpy(), confidence.numpy()
 
 
