@@ -10,17 +10,21 @@ if TYPE_CHECKING:
     from itta.estimators import estimate
     from itta.estimators.collection import collect
     from itta.models.wrapped import wrap
+    from itta.run.workbench import evaluate, predict, train
     from itta.store.saved import load, save
 
 PUBLIC = {  # name -> module, imported on first use
     "adapt": "itta.adapters",
     "collect": "itta.estimators.collection",
     "estimate": "itta.estimators",
+    "evaluate": "itta.run.workbench",
     "load": "itta.store.saved",
+    "predict": "itta.run.workbench",
     "save": "itta.store.saved",
+    "train": "itta.run.workbench",
     "wrap": "itta.models.wrapped",
 }
-__all__ = ["__version__", "adapt", "collect", "estimate", "load", "save", "wrap"]
+__all__ = ["__version__", "adapt", "collect", "estimate", "evaluate", "load", "predict", "save", "train", "wrap"]
 
 
 def __getattr__(name: str) -> Any:

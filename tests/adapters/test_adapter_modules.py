@@ -15,7 +15,11 @@ from tests.fixtures.toy import FEW_VIEWS, mark_slow
 
 Trained = Callable[..., Algorithm]
 EVERY = mark_slow(ADAPTERS, ("memo", "mt3", "ttt"))
-ON_THE_CPU = ("stream.", "means.", "numbers", "debt", "generator", "snapshot.", "optimizer.")  # by design; see below
+ON_THE_CPU = (  # by design; see below
+    "stream.", "means.", "numbers", "debt", "generator", "snapshot.", "optimizer.",
+    "scores", "entropies", "style.change.", "style.weight",  # small, and the host computes with them
+    "extra.labels", "extra.predicted", "extra.entropy", "extra.age", "extra.seen",  # the host decides by them
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -267,7 +267,8 @@ def test_source_is_the_model(trained: Trained, stream: list[Tensor]) -> None:
     model = trained(resnet_dropout=0.5)
     with torch.no_grad():
         expected = [model.predict(x) for x in stream]
-    assert equal(run(adapt(model.train(), "source"), stream), expected)
+    for found, answer in zip(run(adapt(model.train(), "source"), stream), expected):  # by a fast copy
+        torch.testing.assert_close(found, answer, rtol=0, atol=1e-5)
 
 
 def test_finding(trained: Trained) -> None:

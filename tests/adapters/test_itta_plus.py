@@ -190,13 +190,19 @@ def test_a_new_domain_is_noticed_and_the_old_one_forgotten(model: Algorithm, toy
     old, new = (torch.cat([toy_batches(seed, n=16)[0][0].double() for seed in range(s, s + 6)]) for s in (10, 30))
     new = 1 - 0.2 * new
     adapter, fresh = (adapt(model, "itta+", guard=False, neighbours=False) for _ in range(2))
+    guarded = adapt(model, "itta+", guard=True, neighbours=False)
     assert isinstance(adapter, ITTAPlus)
+    assert isinstance(guarded, Guard)
     for x in old.split(16):
-        adapter(x)
+        torch.testing.assert_close(guarded(x), adapter(x))
     assert adapter.diagnosis()["new domains"] == []
     for x in new.split(16):
-        torch.testing.assert_close(adapter(x), fresh(x), rtol=0, atol=1e-3)
+        answer = adapter(x)
+        torch.testing.assert_close(answer, fresh(x), rtol=0, atol=1e-3)
+        torch.testing.assert_close(guarded(x), answer)
     assert adapter.diagnosis()["new domains"] == [96]
+    assert not guarded.log
+    assert guarded.means["norm"] == pytest.approx(1)  # lengths of features, not of the weights of the prototypes
 
 
 def test_the_same_domain_is_never_new(model: Algorithm, toy_batches: Batches) -> None:

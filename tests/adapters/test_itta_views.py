@@ -75,7 +75,8 @@ def test_one_image_and_no_bank(trained: Trained, stream: list[Tensor]) -> None:
 
 
 def test_noise_needs_neither_batch_nor_bank(trained: Trained, stream: list[Tensor], counting_passes: Counting) -> None:
-    model = trained(view="noise")
+    model = trained(view="noise").double()  # no fast copy in double precision
+    stream = [x.double() for x in stream]
     model.style_bank = None
     adapter = adapt(model, "itta", lr=1e-2)
     with torch.no_grad():

@@ -21,10 +21,11 @@ from itta.adapters.scopes import head, norm_affine, whole_backbone
 from itta.errors import InputError
 from itta.functional.entropy import entropy
 from itta.functional.self_supervision import rotate
+from itta.functional.transfers import send
 from itta.hparams import hp
 from itta.models.second_view import draw_target_view, f_w_input
 from itta.nn.affine_stack import AffineStack, channel_shape
-from itta.nn.backbone import After
+from itta.nn.backbone import After, Backbone
 from itta.nn.style_mixing import MixDraw
 from itta.nn.views import ViewDraw, mixing, two_views
 
@@ -146,8 +147,8 @@ class ITTA(GradientAdapter):
         return z
 
     def learn_rotation(self, x: Tensor) -> Tensor:
-        turns = torch.randint(4, (len(x),), generator=self.generator).to(x.device)
-        turned = rotate(x, turns)
+        drawn = torch.randint(4, (len(x),), generator=self.generator)
+        turned, turns = rotate(x, drawn), send(drawn, x.device)
         for _ in range(self.hp.steps):
             logits = self.rotation_logits(turned, self.adapt_block)
             self.step(self.hp.loss_scale * F.cross_entropy(logits, turns) + self.pull())
@@ -167,6 +168,11 @@ class ITTA(GradientAdapter):
             return (z - z_aug).square().mean()
         return self.f_w(f_w_input(self.model, z - z_aug)).square().mean()
 
+    @property
+    def trunk(self) -> Backbone:
+        """The backbone; a fast copy of it, if none of its own parameters changes."""
+        return (self.still if self.hp.scope in ("blocks", "head") else self.model).backbone
+
     @torch.no_grad()
     def before(self, x: Tensor, draw: ViewDraw | None = None) -> tuple[Tensor, bool]:
         """Run up to the first parameter that changes. Return the result, and whether it already holds both views.
@@ -174,7 +180,7 @@ class ITTA(GradientAdapter):
         The result is the output of the first adapted block before its f_Θ. With scope=head it is the features. With
         scope=norm or all it is the images themselves.
         """
-        backbone, first = self.model.backbone, self.blocks[0]
+        backbone, first = self.trunk, self.blocks[0]
         if self.hp.scope == "head":
             return backbone(x), False
         if self.hp.scope != "blocks":
@@ -185,7 +191,7 @@ class ITTA(GradientAdapter):
 
     def run(self, z: Tensor, after: After | None = None) -> Tensor:
         """Continue from the result of `before` to the features. ``after`` is called before each f_Θ."""
-        backbone = self.model.backbone
+        backbone = self.trunk
 
         def adapted(block: str, z: Tensor) -> Tensor:
             return self.adapt_block(block, after(block, z) if after else z)

@@ -42,12 +42,17 @@ def read_image(path: str | Path, size: int, max_pixels: int = MAX_PIXELS) -> np.
             # If a photo of 12 megapixels becomes 96 pixels wide, the JPEG decoder can skip detail (1/2, 1/4 or 1/8) and
             # is several times as fast. It keeps twice the wanted size, so that the filter below still smooths.
             image.draft(None, (2 * size, 2 * size))
-            small = _flatten(_upright(image), path).resize((size, size), Image.Resampling.BILINEAR)
+            return np.ascontiguousarray(resize_image(image, size, path).transpose(2, 0, 1))
     except InputError:
         raise
     except Exception as error:  # a broken file can make a decoder raise nearly anything
         raise InputError(f"cannot read {path}: {_reason(path, error)}. Replace the file or remove it.") from error
-    return np.ascontiguousarray(np.asarray(_on_white(small)).transpose(2, 0, 1))
+
+
+def resize_image(image: Image.Image, size: int, name: str | Path) -> np.ndarray:
+    """Return an image of Pillow as uint8 [size, size, 3], as `read_image` does with that of a file."""
+    small = _flatten(_upright(image), name).resize((size, size), Image.Resampling.BILINEAR)
+    return np.asarray(_on_white(small))
 
 
 @contextmanager
@@ -78,14 +83,14 @@ def _upright(image: Image.Image) -> Image.Image:
     return image
 
 
-def _flatten(image: Image.Image, path: Path) -> Image.Image:
+def _flatten(image: Image.Image, path: str | Path) -> Image.Image:
     """Convert any mode to RGB, or to RGBA if there is transparency."""
     if image.mode in _WHITE:
         return _to_grey(image, path).convert("RGB")
     return image.convert("RGBA" if image.has_transparency_data else "RGB")
 
 
-def _to_grey(image: Image.Image, path: Path) -> Image.Image:
+def _to_grey(image: Image.Image, path: str | Path) -> Image.Image:
     """Scale grey of more than 8 bits to 8 bits; Pillow would clip it. White is the mode's, or the brightest pixel."""
     values = np.array(image, dtype=np.float32)  # one copy, changed in place: it may be large
     if np.isnan(values).any():

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from itta.models.stand_ins import StandIns
 from itta.nn.backbone import After, Backbone, keep
+from itta.nn.inference_copy import fast_copy
 from itta.nn.style_bank import StyleBank
 
 
@@ -78,6 +79,13 @@ class Trained(nn.Module):
 
 
 Model = TypeVar("Model", bound=nn.Module)
+
+
+def with_fast_backbone(model: Trained) -> Trained:
+    """Return the model with a fast copy of its backbone. Head, statistics and settings are the model's own."""
+    found = copy.copy(model)
+    found._modules = {**model._modules, "backbone": fast_copy(model.backbone)}
+    return found
 
 
 @torch.inference_mode(False)  # tensors that are made in inference mode can never learn

@@ -51,9 +51,11 @@ class FusedConv(nn.Module):
         self.prepared: dict[torch.Size, Prepared] = {}  # of the last shape: a service may see images of any size
 
     @staticmethod
-    def can_fuse(conv: nn.Module) -> bool:
-        """Tell whether the convolution pads with zeros, and is one of those whose ``forward`` is known here."""
-        return type(conv) in FusedConv.kinds and conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
+    def can_fuse(module: nn.Module | None) -> bool:
+        """Tell whether the module is a convolution that pads with zeros, of a class with a known ``forward``."""
+        if not isinstance(module, nn.Conv2d) or type(module) not in FusedConv.kinds:
+            return False
+        return module.padding_mode == "zeros" and not isinstance(module.padding, str)
 
     def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
         found = self.prepare(x)
@@ -107,6 +109,13 @@ class FusedConv(nn.Module):
         return self.__dict__ | {"prepared": {}}
 
 
+def forget_prepared(module: nn.Module) -> None:
+    """Let the convolutions inside prepare their weights anew at the next pass."""
+    for conv in module.modules():
+        if isinstance(conv, FusedConv):
+            conv.prepared = {}
+
+
 def folded(conv: nn.Conv2d, norm: BatchNorm | None) -> tuple[Tensor, Tensor]:
     """Return weight and bias of a convolution with its normalisation folded in, computed in double precision."""
     with torch.no_grad():
@@ -116,7 +125,8 @@ def folded(conv: nn.Conv2d, norm: BatchNorm | None) -> tuple[Tensor, Tensor]:
             return weight.clone(), bias
         parts = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
         mean, var, scale, shift = (None if t is None else t.detach().double() for t in parts)
-        assert mean is not None and var is not None
+        assert mean is not None
+        assert var is not None
         found = fuse_conv_bn_weights(weight.double(), bias.double(), mean, var, norm.eps, scale, shift)
         return found[0].detach().to(weight.dtype), found[1].detach().to(weight.dtype)
 

@@ -1,11 +1,19 @@
-"""Find convolutions in a network, and the layers behind them that `FusedConv` can take in. It uses torch.fx."""
+"""Find convolutions in a network, and the layers behind them that `FusedConv` can take in. It uses torch.fx.
 
+The result keeps nothing of torch.fx, whose graphs refer to themselves: they would keep the weights of a model that
+nobody uses any more in memory, until Python's collector comes round.
+"""
+
+import copy
 import operator
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
-from torch import fx, nn
+from torch import Tensor, fx, nn
+from torch.fx.node import map_aggregate
 
 from itta.nn.batch_norm import BatchNorm
 from itta.nn.fused_conv import FusedConv
@@ -23,52 +31,131 @@ class Tracer(fx.Tracer):
         return isinstance(m, nn.Conv2d) or super().is_leaf_module(m, module_qualified_name)
 
 
-def fuse_convolutions(block: nn.Module) -> fx.GraphModule | None:
-    """Return a block that computes the same with fused convolutions; None if its operations cannot be told beforehand.
+@dataclass(frozen=True)
+class Result:
+    """Stands for the result of an earlier step."""
 
-    The block must be in evaluation mode. Its other layers are shared with the result.
+    name: str
+
+
+@dataclass(frozen=True)
+class Step:
+    name: str
+    run: Callable[..., Any] | str | int  # a function, the name of a method, or the number of a module
+    args: Any
+    kwargs: Any
+    spent: tuple[str, ...]  # results that no later step reads
+
+
+def stand_in(arg: Any) -> Any:
+    return Result(arg.name) if isinstance(arg, fx.Node) else arg
+
+
+class Steps(nn.Module):
+    """The operations of a block, one after another."""
+
+    def __init__(self, graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
+        super().__init__()
+        self.modules_called, self.steps = nn.ModuleList(), []
+        order = list(graph.nodes)
+        last_use = {read: node for node in order for read in node.all_input_nodes}
+        for node in order:
+            args, kwargs = (map_aggregate(part, stand_in) for part in (node.args, node.kwargs))
+            spent = tuple(read.name for read, by in last_use.items() if by is node)
+            if node.op == "placeholder":
+                self.start = node.name
+            elif node.op == "output":
+                self.end = args[0]
+            else:
+                self.steps.append(Step(node.name, self.callee(node, modules), args, kwargs, spent))
+
+    def callee(self, node: fx.Node, modules: dict[str, nn.Module]) -> Callable[..., Any] | str | int:
+        if node.op != "call_module":
+            return node.target
+        self.modules_called.append(modules[str(node.target)])
+        return len(self.modules_called) - 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        known = {self.start: x}
+        del x  # or its memory would be kept to the end
+
+        def fill(part: Any) -> Any:
+            return map_aggregate(part, lambda arg: known[arg.name] if isinstance(arg, Result) else arg)
+
+        for step in self.steps:
+            args, kwargs = fill(step.args), fill(step.kwargs)
+            for name in step.spent:
+                del known[name]
+            known[step.name] = self.call(step.run, args, kwargs)
+            del args, kwargs
+        return fill(self.end)
+
+    def call(self, run: Callable[..., Any] | str | int, args: Any, kwargs: Any) -> Any:
+        if isinstance(run, str):
+            return getattr(args[0], run)(*args[1:], **kwargs)
+        return (self.modules_called[run] if isinstance(run, int) else run)(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The operations of a block, and its modules by name."""
+
+    graph: fx.Graph
+    modules: dict[str, nn.Module]
+
+
+def fuse_convolutions(block: nn.Module) -> tuple[nn.Module, bool] | None:
+    """Return a copy with fused convolutions, and whether it treats every image by itself.
+
+    Return None if its operations depend on values or sizes, or if it reads tensors other than its modules'. The block
+    must be in evaluation mode.
     """
     try:
-        traced = fx.GraphModule(block, Tracer().trace(block))
+        graph = Tracer().trace(without_values(block))
     except Exception:  # a user's own network may do anything, and fail in any way without values
         return None
-    for node in list(traced.graph.nodes):
-        if node.op == "call_module" and FusedConv.can_fuse(traced.get_submodule(node.target)):
+    if any(node.op == "get_attr" for node in graph.nodes) or sum(n.op == "placeholder" for n in graph.nodes) != 1:
+        return None
+    called = [str(node.target) for node in graph.nodes if node.op == "call_module"]
+    traced = Traced(graph, {name: block.get_submodule(name) for name in called})
+    for node in list(graph.nodes):
+        if FusedConv.can_fuse(module_of(traced, node)):
             fuse(traced, node)
-    for node in traced.graph.nodes:
+    for node in graph.nodes:
         conv = module_of(traced, node)
         if isinstance(conv, FusedConv) and len(node.args) == 2:
             conv.overwrites = is_spent(traced, node.args[1], node)
-    traced.recompile()
-    traced.delete_all_unused_submodules()
-    return traced.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    alone = all(node.op in ("placeholder", "output") or kind_of(traced, node) in ALONE for node in graph.nodes)
+    steps = copy.deepcopy(Steps(graph, traced.modules))
+    return steps.to(memory_format=torch.channels_last), alone  # type: ignore[call-overload]
 
 
-def treats_images_alone(traced: fx.GraphModule) -> bool:
-    """Tell whether the answer for an image cannot depend on the rest of its batch, as far as the operations tell."""
-    return all(node.op in ("placeholder", "output") or kind_of(traced, node) in ALONE for node in traced.graph.nodes)
+def without_values(block: nn.Module) -> nn.Module:
+    """Return a copy without memory for its tensors: the tracer changes it, and refers to it until Python collects."""
+    parameters = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in block.parameters()}
+    return copy.deepcopy(block, {**parameters, **{id(t): t.to("meta") for t in block.buffers()}})
 
 
-def fuse(traced: fx.GraphModule, conv: fx.Node) -> None:
+def fuse(traced: Traced, conv: fx.Node) -> None:
     """Replace a convolution, and the normalisation, sum and activation behind it, by one module."""
     chain, addend = [conv], None
-    norm = module_of(traced, follower(conv))
-    if is_stored(norm):
-        chain.append(follower(conv))
-    made = FusedConv(traced.get_submodule(str(conv.target)), norm if is_stored(norm) else None)  # type: ignore[arg-type]
-    total = follower(chain[-1])
-    if kind_of(traced, total) in SUMS:
-        addend = other_summand(total, chain[-1])
-    if addend is not None:
-        chain.append(total)
-    last = follower(chain[-1])
-    if kind_of(traced, last) in RELUS:
-        made.activation = RELUS[kind_of(traced, last)]
-        chain.append(last)
-    name = f"fused_{conv.name}"
-    traced.add_submodule(name, made)
+    after = follower(conv)
+    norm = module_of(traced, after)
+    if after is not None and is_stored(norm):
+        chain, after = [*chain, after], follower(after)
+    made = FusedConv(traced.modules[str(conv.target)], norm if is_stored(norm) else None)  # type: ignore[arg-type]
+    if after is not None and kind_of(traced, after) in SUMS:
+        addend = other_summand(after, chain[-1])
+    if after is not None and addend is not None:
+        chain, after = [*chain, after], follower(after)
+    if after is not None and kind_of(traced, after) in RELUS:
+        made.activation = RELUS[kind_of(traced, after)]
+        chain.append(after)
+    name = f"fused {conv.name}"
+    traced.modules[name] = made
     with traced.graph.inserting_after(chain[-1]):
-        new = traced.graph.call_module(name, (conv.args[0],) if addend is None else (conv.args[0], addend))
+        args = (conv.args[0],) if addend is None else (conv.args[0], addend)
+        new = traced.graph.create_node("call_module", name, args)
     chain[-1].replace_all_uses_with(new)
     for node in reversed(chain):
         traced.graph.erase_node(node)
@@ -79,11 +166,11 @@ def follower(node: fx.Node | None) -> fx.Node | None:
     return next(iter(node.users)) if node is not None and len(node.users) == 1 else None
 
 
-def module_of(traced: fx.GraphModule, node: fx.Node | None) -> nn.Module | None:
-    return traced.get_submodule(str(node.target)) if node is not None and node.op == "call_module" else None
+def module_of(traced: Traced, node: fx.Node | None) -> nn.Module | None:
+    return traced.modules[str(node.target)] if node is not None and node.op == "call_module" else None
 
 
-def kind_of(traced: fx.GraphModule, node: fx.Node | None) -> Any:
+def kind_of(traced: Traced, node: fx.Node | None) -> Any:
     """Return the function that a node calls, or the class of its module."""
     if node is None or node.op not in ("call_module", "call_function"):
         return None
@@ -95,15 +182,14 @@ def is_stored(norm: nn.Module | None) -> TypeGuard[BatchNorm]:
     return type(norm) is nn.BatchNorm2d and not norm.training and norm.running_mean is not None
 
 
-def other_summand(total: fx.Node | None, summand: fx.Node) -> fx.Node | None:
+def other_summand(total: fx.Node, summand: fx.Node) -> fx.Node | None:
     """Return the other of the two tensors of a sum."""
-    assert total is not None
     others = [arg for arg in total.args if arg is not summand]
     found = others[0] if len(total.args) == 2 and len(others) == 1 and not total.kwargs else None
     return found if isinstance(found, fx.Node) else None
 
 
-def is_spent(traced: fx.GraphModule, addend: fx.Node, conv: fx.Node) -> bool:
+def is_spent(traced: Traced, addend: fx.Node, conv: fx.Node) -> bool:
     """Tell whether nobody reads the addend after the convolution, so that the sum may take its memory."""
     order = {node: i for i, node in enumerate(traced.graph.nodes)}
     own = isinstance(module_of(traced, addend), FusedConv)  # its result is a tensor of its own, not a view

@@ -11,37 +11,74 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from itta.nn.backbone import Backbone
-from itta.nn.fused_conv import has_kernel
-from itta.nn.fusion import fuse_convolutions, treats_images_alone
+from itta.nn.backbone import After, Backbone, keep
+from itta.nn.fused_conv import forget_prepared, has_kernel
+from itta.nn.fusion import fuse_convolutions
 
+USUAL = 1e6  # pixels lie in [0, 1], and weights and maps of trained networks are of that order too
 PART = 3 * 2**20  # bytes of the largest map of a part, for each thread
 
 
 @torch.inference_mode(False)
 @torch.no_grad()
 def fast_copy(backbone: Backbone) -> Backbone:
-    """Return a copy for inference only. A backbone that walks through its blocks in its own way stays as it is."""
+    """Return a copy for inference only. The backbone itself is returned if there is nothing to gain, or a risk.
+
+    That is so in other precisions and on other devices, which have no fused operators here; if it walks through its
+    blocks in its own way; and if weights are not finite or huge, because fused activations would hide the overflow.
+    """
     ways = ("forward", "until", "resume")
-    if any(getattr(type(backbone), way) is not getattr(Backbone, way) for way in ways):
+    own_way = any(getattr(type(backbone), way) is not getattr(Backbone, way) for way in ways)
+    if backbone.precision != "float32":
         return backbone
-    return InferenceCopy(backbone).eval().requires_grad_(False)
+    if own_way or any(t.dtype != torch.float32 or t.device.type != "cpu" for t in backbone.parameters()):
+        return backbone
+    found = InferenceCopy(backbone).eval().requires_grad_(False)
+    tensors = [t for t in (*found.parameters(), *found.buffers()) if t.is_floating_point()]
+    return found if all(is_usual(t) for t in tensors) else backbone
+
+
+def is_usual(x: Tensor) -> bool:
+    """Tell whether all values are finite, and far from overflow."""
+    low, high = x.aminmax()
+    return bool((low > -USUAL) & (high < USUAL))
+
+
+def takes(x: Tensor) -> bool:
+    """Tell whether fast copies take the input. Counters of operations shall meet the ordinary ones, so they do not."""
+    return _get_current_dispatch_mode() is None and is_usual(x)
 
 
 class InferenceCopy(Backbone):
-    """A backbone with fused copies of another backbone's stem and blocks."""
+    """A backbone with fused copies of another backbone's stem and blocks. The other one takes unusual images.
+
+    A fused ReLU turns NaN into 0. So an image so bright that the network overflows would get an answer like any other.
+    """
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__(backbone.mean, backbone.std)
         self.block_names, self.dim = backbone.block_names, backbone.dim  # type: ignore[misc]
         self.in_channels, self.frozen_bn = backbone.in_channels, backbone.frozen_bn
+        self.origin = (backbone,)  # a tuple, so that it is no submodule
         blocks = {name: backbone.get_submodule(name) for name in backbone.block_names}
         self.rest = copy.deepcopy(backbone, {id(block): nn.Identity() for block in blocks.values()}).eval()
         self.stem_part = fast_part(Stem(self.rest))
         for name, block in blocks.items():
-            setattr(self, name, fast_part(copy.deepcopy(block).eval()))
+            setattr(self, name, fast_part(block))
+
+    def forward(self, x: Tensor, after: After = keep) -> Tensor:
+        if not takes(x):
+            return self.origin[0](x, after)
+        first = self.block_names[0]
+        return super().resume(first, super().until(first, x), after)
+
+    def until(self, block: str, x: Tensor, after: After = keep) -> Tensor:
+        return super().until(block, x, after) if takes(x) else self.origin[0].until(block, x, after)
+
+    def resume(self, block: str, z: Tensor, after: After = keep) -> Tensor:
+        return super().resume(block, z, after) if takes(z) else self.origin[0].resume(block, z, after)
 
     def normalise(self, x: Tensor) -> Tensor:
         return self.rest.normalise(x)
@@ -84,6 +121,7 @@ class InParts(nn.Module):
             with LargestMap() as found:
                 self.block(x[:1])
             self.largest = {shape: found.bytes}
+            forget_prepared(self.block)  # weights for one image may lie in another order than for many
         parts = math.ceil(len(x) * self.largest[shape] / (PART * torch.get_num_threads()))
         return self.block(x) if parts < 2 else torch.cat([self.block(part) for part in x.chunk(parts)])
 
@@ -101,8 +139,9 @@ class LargestMap(TorchDispatchMode):
 
 
 def fast_part(block: nn.Module) -> nn.Module:
-    """Return a block with fused convolutions, run in parts if it treats every image by itself."""
-    traced = fuse_convolutions(block)
-    if traced is None:  # its operations depend on values or sizes
-        return block.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return InParts(traced) if treats_images_alone(traced) else traced
+    """Return a copy of a block with fused convolutions, run in parts if it treats every image by itself."""
+    found = fuse_convolutions(block)
+    if found is None:
+        return copy.deepcopy(block).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    steps, alone = found
+    return InParts(steps) if alone else steps

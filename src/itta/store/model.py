@@ -4,6 +4,7 @@ A model is a directory with ``model.safetensors`` (weights, f_w and the range of
 information) and ``model.json`` (a description of them).
 """
 
+import copy
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from itta.models.stand_ins import StandIns
 from itta.models.trained import Trained
 from itta.models.wrapped import Wrapped
 from itta.nn import Backbone, check_backbone, make_backbone
+from itta.nn.device import place
 from itta.nn.optimizer import with_prefix, without_prefix
 from itta.nn.style_bank import StyleBank
 from itta.store.description import DESCRIPTION, WEIGHTS, Description, Normalisation, is_model, read_description
@@ -80,23 +82,24 @@ class OwnCode:
     """The user's own classes, where a model was trained with some: a file names them, and never imports them."""
 
     algorithm: str | type[Algorithm] | None = None  # a class, or package.module:Class
-    backbone: str | Callable[[], Backbone] | None = None  # a class or function, or package.module:Name
+    backbone: str | Backbone | Callable[[], Backbone] | None = None  # a class or function, or package.module:Name
     module: str | nn.Module | Callable[[], nn.Module] | None = None  # a wrapped network, or what makes it
 
 
 def load(
     path: str | Path,
     algorithm: str | type[Algorithm] | None = None,
-    backbone: str | Callable[[], Backbone] | None = None,
+    backbone: str | Backbone | Callable[[], Backbone] | None = None,
     module: str | nn.Module | Callable[[], nn.Module] | None = None,
+    device: str | torch.device = "cpu",
 ) -> Trained:
-    """Load a trained model, ready to predict.
+    """Load a trained model, ready to predict on a device: auto, cpu, cuda, cuda:N or mps.
 
     ``algorithm`` and ``backbone`` are the user's own classes, if the model was trained with some; ``module`` is the
     user's own network, or a function that makes it, if the model was wrapped. Loading a model never imports code that
     its files name.
     """
-    return load_model(read_description(Path(path)), OwnCode(algorithm, backbone, module))
+    return place(load_model(read_description(Path(path)), OwnCode(algorithm, backbone, module)), device)
 
 
 def load_model(description: Description, own: OwnCode = OwnCode()) -> Trained:
@@ -188,6 +191,8 @@ def build(d: Description, own: OwnCode) -> Algorithm:
         raise InputError(f"{file} names the algorithm {d.algorithm!r}, and {class_name(cls)!r} was given.")
 
     def network() -> Backbone:
+        if isinstance(own.backbone, Backbone):
+            return copy.deepcopy(own.backbone)
         if callable(own.backbone):
             return own.backbone()
         if own.backbone is not None:
