@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from itta.errors import InputError
+from itta.functional.transfers import send
 from itta.models.trained import Trained, frozen_copy, with_fast_backbone
 from itta.nn.batch_norm import has_batch_norm
+from itta.nn.device import device_of
 from itta.nn.optimizer import with_prefix, without_prefix
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class Adapter(nn.Module):
         self.model, self.hp = frozen_copy(trained), hp
         self.register_load_state_dict_post_hook(ignore_networks)
         self._still: list[Trained] = []  # a list, so that it is no submodule: `still` says what it is
-        self.last_loss = 0.0  # of the last update; the guard reads it
+        self.latest_loss: Tensor | float = 0.0  # of the last update; a tensor stays on its device until it is read
         self.reference: Tensor | None = None  # the trained model's logits for the last batch, if they were computed
         self.opinions: dict[str, Tensor] = {}  # logits of other answers to the last batch, if the method has some
 
@@ -154,6 +156,19 @@ class Adapter(nn.Module):
     def describe(self) -> dict[str, Any]:
         """Return the settings as plain values."""
         return asdict(self.hp)
+
+    @property
+    def last_loss(self) -> float:
+        """The loss of the last update. The host waits for the device to read it."""
+        return float(self.latest_loss)
+
+    def receive(self, x: Tensor) -> Tensor:
+        """Check a batch, and send it to the device of the network.
+
+        Images on the host are checked there, which costs no waiting for the device.
+        """
+        self.check(x)
+        return send(x, device_of(self.model))
 
     def check(self, x: Tensor) -> None:
         """Refuse a batch that does not hold images, is not finite, or is too small."""
