@@ -256,4 +256,5 @@ def check_batch(x: Tensor) -> None:
 
 def finite_images(x: Tensor) -> Tensor:
     """Tell which images have finite pixels only, [B]."""
-    return torch.isfinite(x).flatten(1).all(1)
+    pixels = x.flatten(1)
+    return torch.isfinite(pixels.amin(1)) & torch.isfinite(pixels.amax(1))  # much faster than isfinite of all
