@@ -37,7 +37,7 @@ def test_intervals_hold_the_truth_of_shifts_like_the_stand_ins(known) -> None:  
     for seed in range(100, 140):
         right = 0.3 + 0.6 * (seed - 100) / 40
         evidence, labels = make_evidence(right, 0.3 + 0.6 * right, seed=seed)
-        found = Combined().estimate(evidence, known).before
+        found = Combined(Settings(widening=1.0)).estimate(evidence, known).before
         held.append(found.low <= float((evidence.answers == labels).float().mean()) <= found.high)
     assert sum(held) >= 34
 

@@ -27,11 +27,13 @@ PART = 4 * 2**20  # bytes of the largest map of a part, for each thread
 def fast_copy(backbone: Backbone) -> Backbone:
     """Return a copy for inference only. The backbone itself is returned if there is nothing to gain, or a risk.
 
-    That is so in double precision and on other devices, which have no fused operators here; if it walks through its
+    That is so in other precisions and on other devices, which have no fused operators here; if it walks through its
     blocks in its own way; and if weights are not finite or huge, because fused activations would hide the overflow.
     """
     ways = ("forward", "until", "resume")
     own_way = any(getattr(type(backbone), way) is not getattr(Backbone, way) for way in ways)
+    if backbone.precision != "float32":
+        return backbone
     if own_way or any(t.dtype != torch.float32 or t.device.type != "cpu" for t in backbone.parameters()):
         return backbone
     found = InferenceCopy(backbone).eval().requires_grad_(False)
