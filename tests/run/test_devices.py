@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+import itta
 from itta import records
 from itta.adapters import adapt
 from itta.data import load_dataset
+from itta.errors import InputError
 from itta.run import train as module
 from itta.run.evaluate import evaluate
 from itta.run.job import Job
@@ -68,6 +70,15 @@ def test_records_say_the_precision_and_the_trial_has_another_key(trial: Trial, p
     again = module.train(rounded, tmp_path / "bf16", settings=RunSettings(device="cpu"))  # finished: it is loaded
     assert again.model.backbone.precision == "bf16"
     assert torch.equal(again.model.head.weight, result.model.head.weight)
+
+
+def test_the_library_trains_on_a_device_in_a_precision(photos: Path) -> None:
+    settings = {"steps": 2, "image_size": 16, "backbone": "small_cnn", "weights": "none", "batch_size": 4}
+    result = itta.train(photos, "erm", "night", device="cpu", precision="bf16", **settings)
+    assert result.model.backbone.precision == "bf16"
+    assert {(r.device, r.precision, r.trial.precision) for r in result.records} == {("cpu", "bf16", "bf16")}
+    with pytest.raises(InputError, match="unknown device 'gpu'"):
+        itta.train(photos, "erm", "night", device="gpu", **settings)
 
 
 def test_the_key_of_a_float32_trial_is_that_of_earlier_versions(trial: Trial) -> None:
