@@ -32,7 +32,7 @@ class SmoothERM(Algorithm):
     def objective(self, batches: Sequence[Batch]) -> tuple[Tensor, Logs]:
         x, y = self.gather(batches)
         loss = F.cross_entropy(self.predict(x), y, label_smoothing=self.hp.smoothing)
-        return loss, {"loss": loss.item()}
+        return loss, {"loss": loss}
 
 
 if __name__ == "__main__":

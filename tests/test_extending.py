@@ -50,7 +50,7 @@ class Sharpen(Adapter):
     name, paper, predicts = "sharpen", "none: an example", "after"
 
     def forward(self, x: Tensor) -> Tensor:
-        self.check(x)
+        x = self.receive(x)
         return 2 * self.model.predict(x)
 
 

@@ -19,6 +19,7 @@ from itta.data.target import open_stream
 from itta.explain.adapted_stream import AdaptedStream
 from itta.explain.run_story import facts_of_dataset, tell_stream, versions, write_run_page
 from itta.files import replace_text
+from itta.nn.device import place
 from itta.progress import ReportProgress, silent
 from itta.records import Record
 from itta.records.story import Story, Stream
@@ -65,6 +66,7 @@ class Settings:
     batch_size: int = 12  # per source domain
     lr: float = 2e-4
     stream_batch: int = 32
+    device: str = "auto"
     thinning: int = 1  # 2 takes every second image of a stream
 
 
@@ -108,7 +110,7 @@ def run_demo(
         for seed in settings.seeds
         for algorithm in METHODS[::-1]  # the longest first
     }
-    run_local(jobs, slots=slots, report=report)
+    run_local(jobs, slots=slots, report=report, device=settings.device)
     passes = run_streams(out, settings, slots, report)
     table, files = write_results(out, settings, passes)
     if command is not None:
@@ -144,7 +146,7 @@ def in_processes(tasks: Sequence[tuple[Path, Settings, int]], slots: int) -> Ite
 def run_model(folder: Path, settings: Settings, seed: int) -> Passes:
     """Run one trained model over the target: each of its rows, in each order."""
     description = read_description(folder)
-    model = load_model(description)
+    model = place(load_model(description), settings.device)
     outcomes: dict[tuple[str, str], Outcome] = {}
     made, told = [], []
     for order, words in ORDERS.items():

@@ -14,7 +14,10 @@ def derive_seed(*parts: object) -> int:
 
 
 def seed_all(seed: int) -> None:
-    """Seed the global generators of Python, NumPy and torch, which other code may use."""
+    """Seed the global generators of Python, NumPy and torch, which other code may use.
+
+    torch seeds the generator of every device, so a run on one device repeats itself.
+    """
     import numpy as np
     import torch
 

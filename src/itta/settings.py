@@ -16,6 +16,7 @@ from itta.schema import MAX_IMAGE_SIZE, MAX_INTEGER
 
 SMALL_IMAGES = 32  # pixels: up to here the hyper-parameters are those of DomainBed's 28-pixel sets
 At = Literal["best", "last", "both"]
+Precision = Literal["float32", "bf16"]
 Schedule = Literal["constant", "cosine"]
 
 
@@ -61,6 +62,25 @@ class TrainSettings:
     def shared(self) -> dict[str, Any]:
         """Return the fields of this class by name, without those that a subclass adds."""
         return {f.name: getattr(self, f.name) for f in fields(TrainSettings)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeSettings:
+    """The device that computes, and its precision."""
+
+    device: str = "auto"
+    """Device that computes: cpu, cuda, cuda:N or mps; auto takes a GPU if torch finds one."""
+    precision: Precision = "float32"
+    """bf16 computes networks in bfloat16, and losses and statistics in float32. It is fast on recent GPUs only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """How a training is run. The trained model depends on none of it, up to rounding on another device."""
+
+    eval_every: int = 300  # steps between two records of the accuracies
+    keep_checkpoint: bool = False  # of a finished training: three times the size of its model
+    device: str = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +138,8 @@ class AdoptSettings:
     """Pixels on each side of an image. Default: as the network says, or 224."""
     seed: int = 0
     """Seed of the choice of images."""
+    device: str = "auto"
+    """Device that computes: cpu, cuda, cuda:N or mps; auto takes a GPU if torch finds one."""
 
 
 @dataclass(frozen=True)

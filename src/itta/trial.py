@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from itta.schema import Names, Seed, conform
 from itta.seeds import derive_seed
-from itta.settings import TrainSettings, regime_of
+from itta.settings import Precision, TrainSettings, regime_of
 
 # Fields that came after the first release. At these values they do not enter the key, so old keys stay valid.
 LATER: dict[str, Any] = {
@@ -20,6 +20,7 @@ LATER: dict[str, Any] = {
     "schedule": "constant",
     "average": 0.0,
     "bn": "auto",
+    "precision": "float32",
 }
 
 
@@ -34,6 +35,7 @@ class Trial(TrainSettings):
     regime: Literal["auto", "large", "small", "domainnet"] = field(default="large", kw_only=True)  # auto is resolved
     overrides: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     run_seed: int | None = field(default=None, kw_only=True)  # DomainBed's, in a sweep
+    precision: Precision = field(default="float32", kw_only=True)  # in which the network computes
     fingerprint: str = field(default="", kw_only=True)  # digest of the data; a data set known by name has none
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from itta import records
 from itta.metrics.selection import training_domain
 from itta.run import train as module
 from itta.run.train import selected_model, train
+from itta.settings import RunSettings
 from itta.store.model import load, read_description
 from itta.trial import Trial
 
@@ -55,7 +56,7 @@ def same(a: Path, b: Path) -> bool:
 )
 def test_the_best_step_is_kept_as_tables_select_it(by_step, best, trial, validate, tmp_path):
     validate(by_step)
-    train(trial, tmp_path / "run", eval_every=2)
+    train(trial, tmp_path / "run", settings=RunSettings(eval_every=2))
     found = selected_model(tmp_path / "run")
     assert found == tmp_path / "run" / ("best" if best < 6 else "")
     choice = training_domain(list(records.read(tmp_path / "run" / "records.jsonl")), [], "night")
@@ -63,7 +64,7 @@ def test_the_best_step_is_kept_as_tables_select_it(by_step, best, trial, validat
     assert choice.record.step == best
     assert read_description(found).trial == trial
     validate({best: 0.5})
-    train(replace(trial, steps=best), tmp_path / "short", eval_every=best)
+    train(replace(trial, steps=best), tmp_path / "short", settings=RunSettings(eval_every=best))
     assert same(found, tmp_path / "short")
     if best < 6:
         assert not same(found, tmp_path / "run")
@@ -74,7 +75,7 @@ def test_the_best_step_is_kept_as_tables_select_it(by_step, best, trial, validat
 def test_resumed_after_the_best_step_it_is_still_kept(trial, validate, tmp_path):
     values = {2: 0.5, 4: 0.9, 6: 0.7}
     validate(values)
-    train(trial, tmp_path / "whole", eval_every=2)
+    train(trial, tmp_path / "whole", settings=RunSettings(eval_every=2))
     validate(values)
 
     def stop(name: str, step: int, steps: int) -> None:
@@ -82,9 +83,9 @@ def test_resumed_after_the_best_step_it_is_still_kept(trial, validate, tmp_path)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(trial, tmp_path / "run", eval_every=2, report=stop)
+        train(trial, tmp_path / "run", settings=RunSettings(eval_every=2), report=stop)
     assert not (tmp_path / "run" / "model.json").exists()
     validate({6: 0.7})
-    train(trial, tmp_path / "run", eval_every=2)
+    train(trial, tmp_path / "run", settings=RunSettings(eval_every=2))
     for name in ("records.jsonl", "model.safetensors", "model.json", "best/model.safetensors", "best/model.json"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

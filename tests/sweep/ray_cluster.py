@@ -72,6 +72,7 @@ def main(path: Path) -> None:
     from ray.cluster_utils import Cluster
 
     jobs = {name: from_json(values) for name, values in json.loads(path.read_text()).items()}
+    with_gpu = {name: jobs.pop(name) for name in [name for name, job in jobs.items() if job.gpus > 0]}
     cluster = Cluster(initialize_head=True, head_node_args=SMALL)
     try:
         trouble = Trouble(cluster, jobs)
@@ -84,6 +85,8 @@ def main(path: Path) -> None:
             "attempts": {name: s.attempts for name, s in states.items() if s},
             "words": {name: s.word for name, s in states.items() if s},
         }
+        cluster.add_node(**SMALL, num_gpus=2)
+        result["with GPU"] = run_jobs(with_gpu, "ray", EngineOptions(gpus=1.0, address=cluster.address))
         print(json.dumps(result))
     finally:
         cluster.shutdown()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from itta.run.job import Job, perform
 
@@ -49,6 +51,7 @@ def test_a_lost_worker_and_a_lost_node_cost_nothing(make_job, slow, tmp_path, sh
         return replace(made, patience=60.0)
 
     jobs = {f"trial {seed}": job(seed) for seed in range(4)}
+    jobs["with GPU"] = replace(make_job(tmp_path / "gpu"), gpus=1.0)
     jobs["mistaken"] = make_job(tmp_path / "mistaken", overrides={"lr": "abc"})
     told = {name: {**asdict(j), "trial": j.trial.to_json(), "out": str(j.out)} for name, j in jobs.items()}
     (tmp_path / "jobs.json").write_text(json.dumps(told))
@@ -56,6 +59,8 @@ def test_a_lost_worker_and_a_lost_node_cost_nothing(make_job, slow, tmp_path, sh
     environment["ITTA_TEST_SECONDS"] = "0.5"
     printed = run_alone([sys.executable, str(HERE / "ray_cluster.py"), str(tmp_path / "jobs.json")], **environment)
     found = json.loads(printed.splitlines()[-1])
+    if not torch.cuda.is_available():  # Ray counts the GPUs that a node says it has, and names the one it assigns
+        assert re.search(r"reserved for each trial \(CUDA_VISIBLE_DEVICES=[01]\)", found["with GPU"]["with GPU"])
     assert found["failed"].keys() == {"mistaken"}
     assert "'abc'" in found["failed"]["mistaken"]
     assert found["words"].pop("mistaken") == "failed"

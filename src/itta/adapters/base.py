@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from itta.errors import InputError
+from itta.functional.transfers import send
 from itta.models.trained import Trained, frozen_copy, with_fast_backbone
 from itta.nn.batch_norm import has_batch_norm
-from itta.nn.optimizer import with_prefix
+from itta.nn.device import device_of
+from itta.nn.optimizer import with_prefix, without_prefix
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -60,8 +62,9 @@ class Adapter(nn.Module):
                 f"{self.name} adapts batch normalisation, and this model's backbone has none: choose another adapter."
             )
         self.model, self.hp = frozen_copy(trained), hp
+        self.register_load_state_dict_post_hook(ignore_networks)
         self._still: list[Trained] = []  # a list, so that it is no submodule: `still` says what it is
-        self.last_loss = 0.0  # of the last update; the guard reads it
+        self.latest_loss: Tensor | float = 0.0  # of the last update; a tensor stays on its device until it is read
         self.reference: Tensor | None = None  # the trained model's logits for the last batch, if they were computed
         self.opinions: dict[str, Tensor] = {}  # logits of other answers to the last batch, if the method has some
 
@@ -101,6 +104,11 @@ class Adapter(nn.Module):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> None:
         """Continue from the state that `state_dict` returned."""
         self.load_state(state_dict)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        """Continue from the state of a module that holds this one."""
+        self._prefix = prefix
+        self.load_state(without_prefix(prefix, state_dict))
 
     def train(self, mode: bool = True) -> "Self":
         """Change nothing: a method sets the modes of its network itself."""
@@ -149,6 +157,19 @@ class Adapter(nn.Module):
         """Return the settings as plain values."""
         return asdict(self.hp)
 
+    @property
+    def last_loss(self) -> float:
+        """The loss of the last update. The host waits for the device to read it."""
+        return float(self.latest_loss)
+
+    def receive(self, x: Tensor) -> Tensor:
+        """Check a batch, and send it to the device of the network.
+
+        Images on the host are checked there, which costs no waiting for the device.
+        """
+        self.check(x)
+        return send(x, device_of(self.model))
+
     def check(self, x: Tensor) -> None:
         """Refuse a batch that does not hold images, is not finite, or is too small."""
         check_images(x)
@@ -156,6 +177,11 @@ class Adapter(nn.Module):
             raise InputError(
                 f"{self.name} needs at least {self.needs.batch} images at a time, got {len(x)}: send larger batches."
             )
+
+
+def ignore_networks(adapter: Any, keys: Any) -> None:
+    """Let a module that holds an adapter load a state without the adapter's network, which a state never has."""
+    keys.missing_keys[:] = [name for name in keys.missing_keys if not name.startswith(adapter._prefix)]
 
 
 def moved(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
@@ -230,4 +256,5 @@ def check_batch(x: Tensor) -> None:
 
 def finite_images(x: Tensor) -> Tensor:
     """Tell which images have finite pixels only, [B]."""
-    return torch.isfinite(x).flatten(1).all(1)
+    pixels = x.flatten(1)
+    return torch.isfinite(pixels.amin(1)) & torch.isfinite(pixels.amax(1))  # much faster than isfinite of all

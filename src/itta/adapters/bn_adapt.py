@@ -73,7 +73,7 @@ class BNAdapt(Adapter):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        self.check(x)
+        x = self.receive(x)
         return self.model.predict(x)
 
     def reset(self) -> None:

@@ -20,6 +20,7 @@ from itta.adapters.base import Needs, check_at_least, check_images, check_shares
 from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import head, whole_backbone
 from itta.functional.augment import augment, draw_augmentation
+from itta.functional.transfers import send
 from itta.hparams import hp
 from itta.models.trained import Trained
 from itta.nn.batch_norm import use_batch_statistics
@@ -112,7 +113,7 @@ class CoTTA(GradientAdapter):
     def draw_returning(self) -> dict[str, Tensor]:
         """Draw the entries of each parameter that return to their trained values."""
         return {
-            name: (torch.rand(p.shape, generator=self.generator) < self.hp.restore).to(p.device)
+            name: send(torch.rand(p.shape, generator=self.generator) < self.hp.restore, p.device)
             for name, p in self.moving.items()
         }
 

@@ -85,7 +85,7 @@ class EATA(GradientAdapter):
         for _ in range(self.hp.steps):
             m = self.extra.get("m")  # every step moves it, so a later step of the batch sees the earlier ones
             logits = self.model.predict(x)
-            kept = logits[self.worth_learning(logits.detach(), m)]
+            kept = logits[self.worth_learning(logits.detach(), m).nonzero()[:, 0]]  # numbers: a mask is read twice
             if len(kept) == 0:
                 break
             p = kept.detach().softmax(1).mean(0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,7 @@ class GradientAdapter(Adapter):
     """
 
     Hparams = Hparams
+    on_host: ClassVar[tuple[str, ...]] = ()  # entries of ``extra`` that the host reads, and that stay there
 
     @torch.inference_mode(False)
     def __init__(self, trained: Trained, hp: Any) -> None:
@@ -78,8 +79,8 @@ class GradientAdapter(Adapter):
         self.absorb(self.begin(x))
 
     def begin(self, x: Tensor) -> Tensor:
-        """Check the batch, and prepare to learn from it."""
-        self.check(x)
+        """Check the batch, send it to the network's device, and prepare to learn from it."""
+        x = self.receive(x)
         if self.hp.episodic:
             self.forget()
         return x.clone() if x.is_inference() else x
@@ -94,7 +95,7 @@ class GradientAdapter(Adapter):
         self.optimizer.zero_grad()
         loss.backward(inputs=list(self.moving.values()))
         self.optimizer.step()
-        self.last_loss = float(loss.detach())
+        self.latest_loss = loss.detach()
 
     @torch.inference_mode(False)
     def reset(self) -> None:
@@ -108,7 +109,9 @@ class GradientAdapter(Adapter):
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Self":
         places = {id(p): (m, key) for m in self.modules() for key, p in m.named_parameters(recurse=False)}
+        on_host = {name: self.extra[name] for name in self.on_host if name in self.extra}
         super()._apply(fn, recurse)  # on some devices parameters become new objects
+        self.extra |= on_host
         now = {name: m.get_parameter(key) for name, p in self.moving.items() for m, key in [places[id(p)]]}
         kept = [self.optimizer.state.pop(p, {}) for p in self.moving.values()]
         self.optimizer.param_groups[0]["params"] = list(now.values())
@@ -128,7 +131,7 @@ class GradientAdapter(Adapter):
         for name, p in self.moving.items():
             p.copy_(self.start[name])
             p.grad = None
-        self.last_loss = 0.0
+        self.latest_loss = 0.0
 
     def state(self) -> dict[str, Tensor]:
         parts = {
@@ -151,4 +154,4 @@ class GradientAdapter(Adapter):
             for name, value in without_prefix("extra.", state).items()
         }
         self.generator.set_state(state["generator"])
-        self.last_loss = 0.0
+        self.latest_loss = 0.0

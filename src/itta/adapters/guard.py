@@ -19,8 +19,10 @@ from itta.adapters.diagnosis import Diagnosis, Rules
 from itta.adapters.frozen import Frozen
 from itta.adapters.watches import WATCHES, Means, Trip, Watched, excess_cost, spread
 from itta.errors import InputError
+from itta.functional.transfers import fetch, send
 from itta.hparams import hp
 from itta.models.trained import Trained
+from itta.nn.device import device_of
 from itta.nn.optimizer import with_prefix, without_prefix
 
 LOG = 1000  # interventions kept in full; the counts go on
@@ -109,9 +111,9 @@ class Guard(Adapter):
         if finite.all():
             return only_finite(self.predict(x))
         self.note(Trip("non-finite image", float((~finite).sum()), 0.0), "left out")
-        logits = x.new_zeros(len(x), self.model.n_classes)
+        logits = next(self.model.parameters()).new_zeros(len(x), self.model.n_classes)
         if finite.any():
-            logits[finite] = only_finite(self.predict(x[finite]))
+            logits[finite.to(logits.device)] = only_finite(self.predict(x[finite]))
         return logits
 
     def predict(self, x: Tensor) -> Tensor:
@@ -127,8 +129,7 @@ class Guard(Adapter):
             reference, source_norms = self.trained_answer(x)
         else:  # the adapter has run the trained model itself, as its first pass
             reference, source_norms = self.inner.reference, norms[0]
-        source_norm = float(source_norms.mean())
-        trip = self.watch(logits, reference, float(norms[-1].mean()) if norms else source_norm, source_norm)
+        trip = self.watch(logits, reference, norms[-1] if norms else source_norms, source_norms)
         if trip is None:
             self.keep_snapshot()
             return reference if self.on_trial else logits
@@ -147,11 +148,13 @@ class Guard(Adapter):
     def trained_answer(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the trained model's logits, and the lengths of its features."""
         with noting_norms(self.model.head) as norms:
-            return self.still.predict(x), norms[-1]
+            return self.still.predict(send(x, device_of(self.model))), norms[-1]
 
-    def watch(self, logits: Tensor, reference: Tensor, norm: float, source_norm: float) -> Trip | None:
-        """Return the first watch that trips."""
-        loss = self.inner.last_loss
+    def watch(self, logits: Tensor, reference: Tensor, norms: Tensor, source_norms: Tensor) -> Trip | None:
+        """Return the first watch that trips. All values are fetched at once, and judged on the host."""
+        last = torch.as_tensor(self.inner.latest_loss)
+        logits, reference, *numbers = fetch(logits, reference, norms.mean(), source_norms.mean(), last)
+        norm, source_norm, loss = map(float, numbers)
         if Watched(logits, reference, loss, self.debt, self.means, self.hp).finite:
             referee = self.stream((reference / self.temperature).log_softmax(1)).posterior
             self.debt = max(0.0, self.debt + excess_cost(logits, reference, referee, self.hp.max_cost))
@@ -219,8 +222,7 @@ class Guard(Adapter):
 
 def only_finite(logits: Tensor) -> Tensor:
     """Replace the logits of images on which the network overflowed by equal logits."""
-    finite = torch.isfinite(logits).all(1, keepdim=True)
-    return logits if finite.all() else torch.where(finite, logits, 0.0)
+    return torch.where(torch.isfinite(logits).all(1, keepdim=True), logits, 0.0)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from itta.adapters.scopes import head, norm_affine, whole_backbone
 from itta.errors import InputError
 from itta.functional.entropy import entropy
 from itta.functional.self_supervision import rotate
+from itta.functional.transfers import send
 from itta.hparams import hp
 from itta.models.second_view import draw_target_view, f_w_input
 from itta.nn.affine_stack import AffineStack, channel_shape
@@ -146,8 +147,8 @@ class ITTA(GradientAdapter):
         return z
 
     def learn_rotation(self, x: Tensor) -> Tensor:
-        turns = torch.randint(4, (len(x),), generator=self.generator).to(x.device)
-        turned = rotate(x, turns)
+        drawn = torch.randint(4, (len(x),), generator=self.generator)
+        turned, turns = rotate(x, drawn), send(drawn, x.device)
         for _ in range(self.hp.steps):
             logits = self.rotation_logits(turned, self.adapt_block)
             self.step(self.hp.loss_scale * F.cross_entropy(logits, turns) + self.pull())

@@ -25,6 +25,7 @@ from itta.adapters.target_style import TargetStyle
 from itta.errors import InputError
 from itta.functional.entropy import entropy, log_mean_probability
 from itta.functional.sharpening import sharpen
+from itta.functional.transfers import fetch, send
 from itta.hparams import hp
 from itta.models.trained import Trained
 from itta.nn.affine_stack import AffineStack, channel_shape
@@ -83,12 +84,12 @@ class ITTAPlus(Adapter):
     candidates = ({}, {"neighbours": False})
     predicts = "after"
     guarded = True
+    stays = ("scores", "entropies", "prior")
     seen: int  # images
     sharpness: float  # s
     scores: Tensor  # of the prototypes, for the latest images
     entropies: Tensor  # of the trained model's answers to the same images
-    # Only numbers that are not finite trip the guard. Its other watches know less about the stream than itta+ does:
-    # with them, itta+ lost half of its gain on sorted streams.
+    # Only numbers that are not finite trip the guard: its other watches cost half of the gain on sorted streams.
     guard = {"probation": 0, "budget": 1e9, "min_balance": 0.0, "min_entropy_ratio": 0.0}
 
     def __init__(self, trained: Trained, hp: Any) -> None:
@@ -140,7 +141,7 @@ class ITTAPlus(Adapter):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        self.check(x)
+        x = self.receive(x)
         return self.judge(self.look(x))
 
     def look(self, x: Tensor) -> Seen:
@@ -186,17 +187,17 @@ class ITTAPlus(Adapter):
     def judge(self, seen: Seen) -> Tensor:
         """Average the answers, and diagnose the stream; log-probabilities [B, C]."""
         self.reference, self.seen = seen.plain, self.seen + len(seen.plain)
-        answers = {"plain": seen.plain / self.temperature}
-        if seen.restyled is not None:
-            answers["restyled"] = seen.restyled / self.temperature
-        if self.supports is not None:
-            answers["prototypes"] = self.ask_prototypes(self.supports, seen)
-        self.opinions = {name: logits for name, logits in answers.items() if name != "plain"}
+        asked = {} if self.supports is None else {"prototypes": self.ask_prototypes(self.supports, seen)}
+        given = {"plain": seen.plain, **({} if seen.restyled is None else {"restyled": seen.restyled}), **asked}
+        found = dict(zip(given, fetch(*given.values())))  # the host computes the rest
+        answers = {name: logits / self.temperature for name, logits in found.items()}
+        answers |= {name: self.sharpened(found[name], answers["plain"]) for name in asked}
         names = list(answers)
+        self.opinions = {name: answers[name] for name in names[1:]}
         stages = {name: self.average({n: answers[n] for n in names[: i + 1]}) for i, name in enumerate(names)}
         judged = self.stream(stages[names[-1]])
         self.note({**stages, "held back": judged.corrected, "neighbours": judged.posterior}, judged)
-        return judged.posterior
+        return send(judged.posterior, seen.plain.device)
 
     def average(self, answers: dict[str, Tensor]) -> Tensor:
         """Return the weighted mean of the answers' probabilities, as log-probabilities."""
@@ -204,10 +205,13 @@ class ITTAPlus(Adapter):
         return log_mean_probability(list(answers.values()), weights)
 
     def ask_prototypes(self, supports: Supports, seen: Seen) -> Tensor:
-        """Return the prototypes' scores, scaled to the trained model's mean entropy. The batch joins the supports."""
+        """Return the prototypes' scores. The batch joins the supports."""
         supports.add(seen.features, seen.plain)
-        scores = F.normalize(seen.features) @ supports.prototypes().T
-        own = entropy(seen.plain / self.temperature)
+        return F.normalize(seen.features) @ supports.prototypes().T
+
+    def sharpened(self, scores: Tensor, plain: Tensor) -> Tensor:
+        """Scale the prototypes' scores to the mean entropy of the trained model's answers."""
+        own = entropy(plain)
         window = max(self.hp.window, len(scores))
         self.scores = torch.cat([self.scores, scores])[-window:]
         self.entropies = torch.cat([self.entropies, own])[-window:]
@@ -264,7 +268,7 @@ class ITTAPlus(Adapter):
     def reset(self) -> None:
         like, classes = next(self.model.parameters()), self.model.n_classes
         self.seen, self.sharpness = 0, 1.0
-        self.scores, self.entropies = like.new_zeros(0, classes), like.new_zeros(0)
+        self.scores, self.entropies = torch.zeros(0, classes, dtype=like.dtype), torch.zeros(0, dtype=like.dtype)
         for part in self.parts().values():
             part.reset()
         self.changed: dict[str, int] = {}  # step -> images with another class after it

@@ -86,4 +86,4 @@ class MT3(GradientAdapter):
             if p.grad is not None:
                 p.grad = mt3.clip(p.grad, self.model.hp.mt3_clip)
         self.optimizer.step()
-        self.last_loss = float(loss.detach())
+        self.latest_loss = loss.detach()

@@ -18,6 +18,7 @@ from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import norm_affine
 from itta.errors import InputError
 from itta.functional.entropy import entropy
+from itta.functional.transfers import send
 from itta.hparams import hp
 from itta.models.trained import Trained
 from itta.nn.batch_norm import batch_norms
@@ -48,6 +49,7 @@ class NOTE(GradientAdapter):
     Hparams = Hparams
     needs = Needs(batch_norm=True, changes="weights, biases and running statistics of batch normalisation")
     predicts = "before"
+    on_host = ("labels", "predicted")
 
     def scope(self) -> dict[str, nn.Parameter]:
         check_at_least(2, self.hp, "memory", "every")  # the variance of one image may not exist
@@ -83,7 +85,8 @@ class NOTE(GradientAdapter):
             for image, label in zip(x, logits.argmax(1).tolist()):
                 self.remember(image, label, *torch.rand(2, generator=self.generator).tolist())
         if int(self.extra["predicted"].sum()) % self.hp.every == 0:
-            self.learn(self.extra["images"][self.extra["labels"].to(x.device) >= 0])
+            held = (self.extra["labels"] >= 0).nonzero()[:, 0]
+            self.learn(self.extra["images"][send(held, x.device)])
         return logits
 
     def run(self, x: Tensor) -> Tensor:

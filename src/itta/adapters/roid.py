@@ -66,16 +66,16 @@ class ROID(GradientAdapter):
 
     def fresh(self) -> dict[str, Tensor]:
         like, classes = next(self.model.parameters()), self.model.n_classes
-        return {"mean": torch.full((classes,), 1 / classes).to(like)}
+        return {"mean": like.new_full((classes,), 1 / classes)}
 
     def adapt(self, x: Tensor) -> Tensor:
         for _ in range(self.hp.steps):
             logits = self.model.predict(x)
             weights = self.weigh(logits.detach())
-            chosen = weights > 0
+            chosen = (weights > 0).nonzero()[:, 0]
             losses = soft_likelihood_ratio(logits[chosen])
             if self.hp.consistency:
-                drawn = draw_augmentation(int(chosen.sum()), self.generator)
+                drawn = draw_augmentation(len(chosen), self.generator)
                 losses = losses + symmetric_cross_entropy(self.model.predict(augment(x[chosen], drawn)), logits[chosen])
             self.step((weights[chosen] * losses).sum() / len(x))
             self.pull_back()

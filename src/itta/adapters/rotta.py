@@ -21,6 +21,7 @@ from itta.adapters.scopes import norm_affine
 from itta.errors import InputError
 from itta.functional.augment import augment, draw_augmentation
 from itta.functional.entropy import entropy
+from itta.functional.transfers import fetch, send
 from itta.hparams import hp
 from itta.models.trained import Trained
 from itta.nn.optimizer import with_prefix, without_prefix
@@ -56,6 +57,7 @@ class RoTTA(GradientAdapter):
         changes="weights, biases and running statistics of batch normalisation, also those of a teacher",
     )
     predicts = "before"
+    on_host = ("labels", "entropy", "age", "seen")
 
     def scope(self) -> dict[str, nn.Parameter]:
         check_at_least(1, self.hp, "memory", "every")
@@ -94,7 +96,8 @@ class RoTTA(GradientAdapter):
         """Predict and remember images between two updates, and learn if the last one makes an update due."""
         with torch.no_grad():
             logits = self.run("teacher.", x)
-            for image, label, uncertainty in zip(x, logits.argmax(1).tolist(), entropy(logits).tolist()):
+            labels, uncertain = fetch(logits.argmax(1), entropy(logits))
+            for image, label, uncertainty in zip(x, labels.tolist(), uncertain.tolist()):
                 self.remember(image, label, uncertainty)
         if int(self.extra["seen"]) % self.hp.every == 0:
             self.learn()
@@ -126,9 +129,11 @@ class RoTTA(GradientAdapter):
         return self.hp.lambda_t * (age.double() / self.hp.memory).sigmoid() + self.hp.lambda_u * uncertainty / highest
 
     def learn(self) -> None:
-        held = self.extra["labels"] >= 0
-        images = self.extra["images"][held.to(self.extra["images"].device)]
-        weight = (-self.extra["age"][held].double() / self.hp.memory).sigmoid().to(images)  # e^−a / (1 + e^−a)
+        held = (self.extra["labels"] >= 0).nonzero()[:, 0]
+        device = self.extra["images"].device
+        images = self.extra["images"][send(held, device)]
+        weight = (-self.extra["age"][held].double() / self.hp.memory).sigmoid()  # e^−a / (1 + e^−a)
+        weight = send(weight, device, images.dtype)
         for _ in range(self.hp.steps):
             drawn = draw_augmentation(len(images), self.generator)
             with learning_statistics(self.model.backbone):

@@ -21,6 +21,7 @@ from itta.adapters.gradient import GradientAdapter
 from itta.adapters.scopes import norm_affine
 from itta.errors import InputError
 from itta.functional.entropy import entropy
+from itta.functional.transfers import fetch
 from itta.hparams import hp
 from itta.nn.batch_norm import has_batch_norm, use_batch_statistics
 
@@ -84,16 +85,21 @@ class SAR(GradientAdapter):
         for _ in range(self.hp.steps):
             logits = self.model.predict(x)
             h = entropy(logits)
-            sure = h.detach() < self.e0
-            if not sure.any():
+            sure = (h.detach() < self.e0).nonzero()[:, 0]
+            if len(sure) == 0:
                 break
             h = entropy(functional_call(self.model, self.uphill(h[sure].mean()), (x,)))[sure]
-            h = h[h.detach() < self.e0]
-            if len(h) == 0:
+            still = h.detach() < self.e0
+            loss = (h * still).sum() / still.sum().clamp(min=1)
+            mean = self.running_loss(loss.detach())
+            some, collapsed = fetch(still.any(), mean < self.collapsed)
+            if not some:
                 break
-            loss = h.mean()
             self.step(loss)
-            self.recover(loss.detach())
+            self.extra["loss"] = mean
+            if collapsed:  # all images get the same confident prediction
+                self.forget()
+                self.extra = self.fresh()
         return logits
 
     def uphill(self, loss: Tensor) -> dict[str, Tensor]:
@@ -102,9 +108,6 @@ class SAR(GradientAdapter):
         scale = self.hp.rho / (torch.stack([part.norm() for part in g]).norm() + 1e-12)
         return {name: p + scale * part for (name, p), part in zip(self.moving.items(), g)}
 
-    def recover(self, loss: Tensor) -> None:
-        """Reset if the running mean of the loss is so low that all images get the same confident prediction."""
-        self.extra["loss"] = 0.9 * self.extra["loss"] + 0.1 * loss if self.extra else loss
-        if self.extra["loss"] < self.collapsed:
-            self.forget()
-            self.extra = self.fresh()
+    def running_loss(self, loss: Tensor) -> Tensor:
+        """Return e with the loss of this step."""
+        return 0.9 * self.extra["loss"] + 0.1 * loss if self.extra else loss

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from itta.adapters.base import Adapter, check_images
+from itta.adapters.base import Adapter
 from itta.adapters.frozen import Frozen
 
 
@@ -16,8 +16,7 @@ class Source(Adapter):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        check_images(x)
-        return self.still.predict(x)
+        return self.still.predict(self.receive(x))
 
     def frozen(self) -> nn.Module:
         return Frozen(self.name, self.model)

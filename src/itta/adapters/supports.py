@@ -38,8 +38,10 @@ class Supports:
         pool = torch.cat([self.entropy, torch.where(own, h, torch.inf)], 1)  # [C, M + B]
         first = pool.argsort(dim=1, stable=True)[:, :slots]  # stable: features of other classes fill no free slot
         stays = torch.zeros_like(pool, dtype=torch.bool).scatter_(1, first, True)
-        left, entered = ~stays[:, :slots], stays[:, slots:].nonzero()[:, 1]  # in each class as many leave as enter
-        self.kept[left], self.entropy[left] = z[entered], h[entered]
+        moving = torch.cat([~stays[:, :slots], stays[:, slots:]], 1).nonzero()  # leave or enter, class by class
+        # In each class as many leave as enter. The sort puts those that leave first, and keeps the order of classes.
+        (row, leaving), entering = moving[(moving[:, 1] >= slots).byte().argsort(stable=True)].T.tensor_split(2, dim=1)
+        self.kept[row, leaving], self.entropy[row, leaving] = z[entering[1] - slots], h[entering[1] - slots]
 
     def move(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Move the features to the device of the head; the head moves with its model."""

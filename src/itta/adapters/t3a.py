@@ -55,8 +55,7 @@ class T3A(Adapter):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        self.check(x)
-        z = self.still.features(x)
+        z = self.still.features(self.receive(x))
         self.supports.add(z, self.model.classify(z))
         return z @ self.supports.prototypes().T
 

@@ -21,6 +21,7 @@ from itta.algorithms import ttt
 from itta.errors import InputError
 from itta.functional.augment import augment, draw_augmentation
 from itta.functional.self_supervision import rotate
+from itta.functional.transfers import send
 from itta.hparams import hp
 
 
@@ -85,11 +86,12 @@ class TTT(GradientAdapter):
         if self.hp.threshold == 1:  # also if rounding makes a probability 1
             return x
         upright = self.model.rotation_logits(self.model.inputs(x)).softmax(1)[:, 0]
-        return x[upright < self.hp.threshold]
+        return x[(upright < self.hp.threshold).nonzero()[:, 0]]
 
     def learn(self, x: Tensor) -> None:
         copies = x.repeat(-(-self.hp.views // len(x)), 1, 1, 1)
         drawn = draw_augmentation(len(copies), self.generator)
-        turns = torch.randint(4, (len(copies),), generator=self.generator).to(x.device)
+        turns = torch.randint(4, (len(copies),), generator=self.generator)
         turned = rotate(augment(copies, drawn), turns)
-        self.step(F.cross_entropy(self.model.rotation_logits(self.model.inputs(turned)), turns))
+        logits = self.model.rotation_logits(self.model.inputs(turned))
+        self.step(F.cross_entropy(logits, send(turns, x.device)))

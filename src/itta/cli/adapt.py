@@ -10,7 +10,7 @@ from itta.cli.estimate import as_values, estimate_lines, estimate_table
 from itta.cli.own_code import OwnCodeFlags
 from itta.cli.screen import Flags, print_json, progress_bars, say, show, typed_command, use_threads
 from itta.report.tables import Table, percent
-from itta.settings import DataAccess, StreamSettings
+from itta.settings import ComputeSettings, DataAccess, StreamSettings
 
 if TYPE_CHECKING:
     from itta.run.compare import Comparison
@@ -26,6 +26,7 @@ def adapt(
     access: Flags[DataAccess] = DataAccess(),
     page: bool = True,
     own: Flags[OwnCodeFlags] = OwnCodeFlags(),
+    compute: Flags[ComputeSettings] = ComputeSettings(),
     threads: int = 0,
     json: bool = False,
 ) -> None:
@@ -47,13 +48,14 @@ def adapt(
     from itta.data.target import open_stream
     from itta.explain.adapted_stream import AdaptedStream, diagnosis_of
     from itta.explain.run_story import stream_title, tell_adaptation, write_run_page
+    from itta.nn.device import place
     from itta.run.compare import compare
     from itta.store.model import load_model, read_description
 
     use_threads(threads)
     stream.check()
     description = read_description(model)
-    trained = load_model(description, own.given())
+    trained = place(load_model(description, own.given()), compute.device, compute.precision)
     chosen = adapter.make(trained, model)
     target = open_stream(data, description.expected, stream, access)
     with progress_bars() as report:

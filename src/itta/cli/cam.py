@@ -10,7 +10,7 @@ from itta.cli.screen import Flags, NameValues, print_json, progress_bars, say, s
 from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.report.tables import Table, percent
-from itta.settings import check_at_least
+from itta.settings import ComputeSettings, check_at_least
 
 
 def cam(
@@ -29,6 +29,7 @@ def cam(
     seed: int = 0,
     out: Path = Path("cam.png"),
     own: Flags[OwnCodeFlags] = OwnCodeFlags(),
+    compute: Flags[ComputeSettings] = ComputeSettings(),
     threads: int = 0,
     json: bool = False,
 ) -> None:
@@ -59,6 +60,7 @@ def cam(
     from itta.data.target import open_images
     from itta.explain.gradcam import CamSettings, draw_maps
     from itta.files import refuse_input
+    from itta.nn.device import place
     from itta.report.plot_style import check_figure_name
     from itta.store.model import load_model, read_description
 
@@ -70,7 +72,7 @@ def cam(
     if settings and adapter is None:
         raise InputError("--set sets an adapter, and none is named: add --adapter.")
     description = read_description(model)
-    trained = load_model(description, own.given())
+    trained = place(load_model(description, own.given()), compute.device, compute.precision)
     adapting = adapt(trained, adapter, **parse_settings(settings)) if adapter else None
     target = open_images(data, description.expected, domain)
     with progress_bars() as report:

@@ -10,7 +10,7 @@ from itta.cli.adapter_choice import AdapterFlags
 from itta.cli.own_code import OwnCodeFlags
 from itta.cli.screen import Flags, print_json, progress_bars, say, show, use_threads
 from itta.report.tables import Table, percent
-from itta.settings import DataAccess, StreamSettings
+from itta.settings import ComputeSettings, DataAccess, StreamSettings
 
 if TYPE_CHECKING:
     from itta.metrics.label_verdict import Checked
@@ -27,6 +27,7 @@ def check(
     adapter: Flags[AdapterFlags] = AdapterFlags(),
     access: Flags[DataAccess] = DataAccess(),
     own: Flags[OwnCodeFlags] = OwnCodeFlags(),
+    compute: Flags[ComputeSettings] = ComputeSettings(),
     threads: int = 0,
     json: bool = False,
 ) -> None:
@@ -52,6 +53,7 @@ def check(
     from itta.data.dataset import prepare_images
     from itta.data.target import open_stream
     from itta.explain.label_pictures import label_pictures
+    from itta.nn.device import place
     from itta.records.label_plan import write_plan
     from itta.report.page.labelling import write_labelling_page
     from itta.run.compare import compare
@@ -61,7 +63,7 @@ def check(
     use_threads(threads)
     stream.check()
     description = read_description(model)
-    trained = load_model(description, own.given())
+    trained = place(load_model(description, own.given()), compute.device, compute.precision)
     chosen = adapter.make(trained, model)
     target = open_stream(data, description.expected, stream, access)
     with progress_bars() as report:

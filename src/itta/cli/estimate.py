@@ -10,7 +10,7 @@ from itta.cli.adapter_choice import AdapterFlags
 from itta.cli.own_code import OwnCodeFlags
 from itta.cli.screen import Flags, print_json, progress_bars, say, show, use_threads
 from itta.report.tables import Table, percent
-from itta.settings import DataAccess, StreamSettings
+from itta.settings import ComputeSettings, DataAccess, StreamSettings
 
 if TYPE_CHECKING:
     from itta.estimators import Estimated
@@ -24,6 +24,7 @@ def estimate(
     adapter: Flags[AdapterFlags] = AdapterFlags(),
     access: Flags[DataAccess] = DataAccess(),
     own: Flags[OwnCodeFlags] = OwnCodeFlags(),
+    compute: Flags[ComputeSettings] = ComputeSettings(),
     threads: int = 0,
     json: bool = False,
 ) -> None:
@@ -41,13 +42,14 @@ def estimate(
     """
     from itta.data.dataset import prepare_images
     from itta.data.target import open_stream
+    from itta.nn.device import place
     from itta.run.estimation import estimate_target
     from itta.store.model import load_model, read_description
 
     use_threads(threads)
     stream.check()
     description = read_description(model)
-    trained = load_model(description, own.given())
+    trained = place(load_model(description, own.given()), compute.device, compute.precision)
     chosen = adapter.make(trained, model)
     target = open_stream(data, description.expected, stream, access)
     with progress_bars() as report:
@@ -99,7 +101,7 @@ def estimate_lines(estimated: "Estimated", adapter: str) -> list[str]:
         )
     if combined.distance > 1:
         lines.append(
-            f"These images are unlike the stand-ins (distance {combined.distance:.1f}; usual is 1): the intervals are "
-            "wider."
+            f"These images are unlike the stand-ins (distance {combined.distance:.1f}; nine of ten lie within 1), so "
+            "the intervals are wider."
         )
     return [*lines, "An estimate without labels can be wrong; itta check decides with a few labels."]

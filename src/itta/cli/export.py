@@ -10,7 +10,7 @@ from itta.cli.adapter_choice import AdapterFlags
 from itta.cli.own_code import OwnCodeFlags
 from itta.cli.screen import Flags, print_json, progress_bars, say, use_threads
 from itta.errors import InputError
-from itta.settings import DataAccess, StreamSettings
+from itta.settings import ComputeSettings, DataAccess, StreamSettings
 
 
 def export(
@@ -22,6 +22,7 @@ def export(
     stream: Flags[StreamSettings] = StreamSettings(),
     access: Flags[DataAccess] = DataAccess(),
     own: Flags[OwnCodeFlags] = OwnCodeFlags(),
+    compute: Flags[ComputeSettings] = ComputeSettings(),
     threads: int = 0,
     json: bool = False,
 ) -> None:
@@ -42,6 +43,7 @@ def export(
     from itta.adapters import adapt
     from itta.adapters.unlabelled_pass import observe_all
     from itta.data.target import open_stream
+    from itta.nn.device import place
     from itta.store import export as library
     from itta.store.model import load_model, read_description
 
@@ -53,7 +55,7 @@ def export(
     if adapt_on is None and (chooses or stream.domain):
         raise InputError("an adapter that saw no image has learned nothing: give it images with --adapt-on FOLDER.")
     description = read_description(model)
-    trained = load_model(description, own.given())
+    trained = place(load_model(description, own.given()), compute.device, compute.precision)
     if adapt_on is None:
         chosen = adapt(trained, "source")
     else:

@@ -15,6 +15,7 @@ def inspect(
     out: Path | None = None,
     reach: float = 1.0,
     own: Flags[OwnCodeFlags] = OwnCodeFlags(),
+    device: str = "auto",
     json: bool = False,
 ) -> None:
     """Show the logs of a training and, for a model of ITTA, the shape of its learned loss f_w.
@@ -25,11 +26,12 @@ def inspect(
         model: Directory of a trained model.
         out: Also write figures and inspect.json to this directory.
         reach: Sample f_w from -reach to reach, if the model is too old to know which inputs f_w saw in training.
+        device: Device that computes: cpu, cuda, cuda:N or mps; auto takes a GPU if torch finds one.
         json: Print the result as JSON.
     """
     from itta.explain.inspect import inspect_model
 
-    result = inspect_model(model, out, reach, own.given())
+    result = inspect_model(model, out, reach, own.given(), device)
     if json:
         print_json(result)
         return

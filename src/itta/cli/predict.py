@@ -14,7 +14,7 @@ from itta.cli.own_code import OwnCodeFlags
 from itta.cli.screen import Flags, progress_bars, row_writer, say, use_threads
 from itta.errors import InputError
 from itta.report.tables import percent
-from itta.settings import check_at_least
+from itta.settings import ComputeSettings, check_at_least
 
 if TYPE_CHECKING:
     from itta.run.estimation import Estimation
@@ -28,6 +28,7 @@ def predict(
     format: Literal["csv", "jsonl"] = "csv",
     out: Path | None = None,
     own: Flags[OwnCodeFlags] = OwnCodeFlags(),
+    compute: Flags[ComputeSettings] = ComputeSettings(),
     threads: int = 0,
 ) -> None:
     """Predict images or folders of images; a row for each, which says whether adaptation changed the answer.
@@ -47,6 +48,7 @@ def predict(
     from itta.data.folder import list_images
     from itta.estimators import Witness
     from itta.files import open_for_rows, refuse_input
+    from itta.nn.device import place
     from itta.run.estimation import estimation_of, is_free
     from itta.run.predict import Prediction, predict_files
     from itta.store.model import load_model, read_description
@@ -55,7 +57,7 @@ def predict(
     check_at_least(1, batch_size=batch_size)
     if not images:
         raise InputError("no images to predict: name image files or folders after the model.")
-    trained = load_model(read_description(model), own.given())
+    trained = place(load_model(read_description(model), own.given()), compute.device, compute.precision)
     chosen = adapter.make(trained, model)
     files = list_images(images)
     unreadable = 0

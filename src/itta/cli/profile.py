@@ -6,8 +6,9 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from itta.cli.screen import print_json, progress_bars, say, show, use_threads
+from itta.cli.screen import Flags, print_json, progress_bars, say, show, use_threads
 from itta.errors import InputError
+from itta.settings import ComputeSettings
 
 BATCHES = {False: (1, 4), True: (1, 8, 32)}  # by --thorough
 REPEATS = {False: 3, True: 10}
@@ -25,6 +26,7 @@ def profile(
     repeats: int | None = None,
     thorough: bool = False,
     beside_paper: bool = False,
+    compute: Flags[ComputeSettings] = ComputeSettings(),
     threads: int = 0,
     json: bool = False,
 ) -> None:
@@ -68,7 +70,7 @@ def profile(
     measured = load(model, algorithm, backbone, module) if model is not None else Network(**given)  # type: ignore[arg-type]
     with progress_bars() as report:
         times = REPEATS[thorough] if repeats is None else repeats
-        usages = profile_model(measured, adapter, batch or BATCHES[thorough], times, report)
+        usages = profile_model(measured, adapter, batch or BATCHES[thorough], times, report, compute)
     if json:
         print_json(profile_json(usages) | ({"paper": [asdict(r) for r in paper]} if paper else {}))
         return

@@ -14,7 +14,7 @@ from itta.cli.screen import Flags, NameValues, errors, print_json, progress_bars
 from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.report.tables import Table
-from itta.settings import Adaptation, DataAccess, TrainSettings, check_at_least, check_threads
+from itta.settings import Adaptation, ComputeSettings, DataAccess, TrainSettings, check_at_least, check_threads
 
 AdapterSettings = Annotated[tuple[str, ...], arg(metavar="ADAPTER.NAME=VALUE …")]
 QueueSettings = Annotated[tuple[str, ...], arg(metavar="NAME=VALUE …")]
@@ -41,11 +41,12 @@ def sweep(
     engine: str = "local",
     slots: int = 0,
     threads: int = 0,
-    gpus: float = 0.0,
+    gpus: float | None = None,
     retries: int = 2,
     address: str | None = None,
     queue: QueueSettings = (),
     access: Flags[DataAccess] = DataAccess(),
+    compute: Flags[ComputeSettings] = ComputeSettings(),
     keep_checkpoints: bool = False,
     yes: bool = False,
     dry_run: bool = False,
@@ -76,7 +77,8 @@ def sweep(
         engine: local (processes on this machine), ray (a Ray cluster), slurm (jobs of a SLURM queue).
         slots: Trials at a time; 0: up to 4 (local), as many as there is room for (ray), 50 (slurm).
         threads: CPU threads of each trial; 0 divides the machine between the slots (local), or means 1.
-        gpus: GPUs declared for each trial (ray, slurm).
+        gpus: GPUs of each trial. Below 1, trials share a GPU (not on slurm). Default: 1 if there are GPUs (local), 0 on
+            a cluster, where trials then compute on the CPU.
         retries: How often a trial is resumed if its process dies.
         address: Address of the Ray cluster. Without this flag, Ray starts on this machine.
         queue: Settings of the SLURM queue: partition=…, account=…, timeout_min=….
@@ -85,8 +87,8 @@ def sweep(
         dry_run: Count the trials and estimate the time; train nothing.
         json: Print the result as JSON.
     """
-    from itta.sweep.engines import EngineOptions
-    from itta.sweep.engines.local import default_slots, threads_each
+    from itta.sweep.engines import EngineOptions, choose_devices
+    from itta.sweep.engines.local import slots_here, threads_each
     from itta.sweep.launch import LaunchSettings, check_sweep, open_sweep_data, run_sweep
     from itta.sweep.plan import Sweep
     from itta.sweep.standings import count_standings, standings
@@ -113,17 +115,19 @@ def sweep(
         eval_every=eval_every,
         adaptation=Adaptation(tuple(dict.fromkeys(adapters)), by_adapter(adapter_set), at, batch_size),
         fingerprints=opened.fingerprints,
+        precision=compute.precision,
         **shared,
     )
-    at_a_time = slots or default_slots() if engine == "local" else slots or None
+    device, gpus_each = choose_devices(engine, compute.device, gpus)
+    at_a_time = slots or slots_here(gpus_each) if engine == "local" else slots or None
     if dry_run:
         check_sweep(asked)
         show_standings(count_standings(standings(asked, out), at_a_time), json)
         return
     threads = threads or (threads_each(at_a_time or 1) if engine == "local" else 1)
-    options = EngineOptions(slots, retries, threads, gpus, address, out, settings=parse_settings(queue))
+    options = EngineOptions(slots, retries, threads, gpus_each, address, out, settings=parse_settings(queue))
     done_steps = {s.trial.key: 0 for s in standings(asked, out) if s.word != "done"}
-    launch = LaunchSettings(engine, options, threads, access, keep_checkpoints)
+    launch = LaunchSettings(engine, options, threads, access, keep_checkpoints, device=device)
 
     def run(launch: LaunchSettings) -> dict[str, str]:
         with progress_bars() as report:

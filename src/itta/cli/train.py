@@ -10,7 +10,7 @@ from itta.cli.screen import Flags, NameValues, print_json, progress_bars, say, s
 from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.report.tables import Table, percent
-from itta.settings import DataAccess, TrainSettings, check_at_least
+from itta.settings import ComputeSettings, DataAccess, RunSettings, TrainSettings, check_at_least
 
 if TYPE_CHECKING:
     from itta.data.dataset import DomainDataset
@@ -31,6 +31,7 @@ def train(
     eval_every: int = 300,
     training: Flags[TrainSettings] = TrainSettings(),
     access: Flags[DataAccess] = DataAccess(),
+    compute: Flags[ComputeSettings] = ComputeSettings(),
     keep_checkpoint: bool = False,
     page: bool = True,
     threads: int = 0,
@@ -61,11 +62,13 @@ def train(
     from itta.data import open_dataset
     from itta.data.dataset import prepare
     from itta.explain.run_story import tell_training, write_run_page
+    from itta.nn.device import resolve_device
     from itta.run.train import train as run
     from itta.trial import Trial
 
     use_threads(threads)
     training.check()
+    resolve_device(compute.device)  # refuse an absent one before the images are read
     check_at_least(1, eval_every=eval_every)
     dataset = open_dataset(data, training, access, seed)
     for name in (*target, *source):
@@ -82,11 +85,13 @@ def train(
         seed,
         overrides={**(PRESETS[preset] if algorithm == "itta" else {}), **parse_settings(settings)},
         fingerprint=dataset.fingerprint,
+        precision=compute.precision,
         **training.shared(),
     )
     with progress_bars() as report:
         prepare(dataset, (*sources, *target), report)
-        result = run(trial, out, dataset, eval_every=eval_every, keep_checkpoint=keep_checkpoint, report=report)
+        how = RunSettings(eval_every=eval_every, keep_checkpoint=keep_checkpoint, device=compute.device)
+        result = run(trial, out, dataset, how, report)
     files = write_run_page(out, lambda: tell_training(typed_command(), trial, dataset)) if page else []
     if json:
         print_json(result.last.to_json())

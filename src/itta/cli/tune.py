@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 from itta.cli.own_code import OwnCodeFlags
 from itta.cli.screen import Flags, print_json, progress_bars, say, show, use_threads
 from itta.report.tables import Table, percent, points
-from itta.settings import DataAccess, check_at_least
+from itta.settings import ComputeSettings, DataAccess, check_at_least
 
 
 def tune(
@@ -21,6 +21,7 @@ def tune(
     guard: bool = False,
     access: Flags[DataAccess] = DataAccess(),
     own: Flags[OwnCodeFlags] = OwnCodeFlags(),
+    compute: Flags[ComputeSettings] = ComputeSettings(),
     threads: int = 0,
     json: bool = False,
 ) -> None:
@@ -45,7 +46,8 @@ def tune(
     use_threads(threads)
     check_at_least(1, batch_size=batch_size, seeds=seeds)
     with progress_bars() as report:
-        choice = run(model, TuneSettings(adapter, seeds, batch_size, guard or None), data, access, own.given(), report)
+        settings = TuneSettings(adapter, seeds, batch_size, guard or None, compute)
+        choice = run(model, settings, data, access, own.given(), report)
     if json:
         print_json(asdict(choice))
         return

@@ -1,9 +1,10 @@
 """Batches. For training they depend only on seed and step; for evaluation they are a stream in a fixed order."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,11 +12,13 @@ from torch import Tensor
 
 from itta.data.dataset import Batch, DomainDataset, Images, Split
 from itta.errors import InputError
-from itta.functional.augment import draw_augmentation, to_float
+from itta.functional.augment import Augmentation, augment, draw_augmentation, to_float
 from itta.functional.augment_bytes import augment_bytes
+from itta.functional.transfers import pin, send
 from itta.seeds import derive_seed
 
 MAX_BATCH_SIZE = 4096
+CPU = torch.device("cpu")
 _AHEAD = 2  # steps: one is made while one waits; more would only take memory
 
 
@@ -49,32 +52,66 @@ class TrainLoader:
 
     def batches(self, step: int) -> list[Batch]:
         """Return the batches of a step, one per domain, in the order of the domains."""
-        return [self._batch(domain, step) for domain in self.domains]
+        return [make_batch(self.stored(domain, step), CPU) for domain in self.domains]
 
-    def _batch(self, domain: str, step: int) -> Batch:
+    def stored(self, domain: str, step: int) -> "StoredBatch":
+        """Read the images of a domain and step as they are stored, and draw their augmentation."""
         train = self._train[domain]
         drawn = torch.randint(len(train), (self.batch_size,), generator=self._generator("batch", domain, step))
         indices = train[drawn.numpy()]
         pixels, labels = self._images[domain].read(indices), torch.from_numpy(self._images[domain].labels[indices])
         if not self.augment:
-            return to_float(pixels), labels
-        return augment_bytes(pixels, draw_augmentation(len(pixels), self._generator("augment", domain, step))), labels
+            return StoredBatch(pixels, labels, None)
+        return StoredBatch(pixels, labels, draw_augmentation(len(pixels), self._generator("augment", domain, step)))
 
     def _generator(self, purpose: str, domain: str, step: int) -> torch.Generator:
         return torch.Generator().manual_seed(derive_seed(self.seed, purpose, domain, step))
 
 
-def prefetch(loader: TrainLoader, first_step: int, last_step: int) -> Iterator[tuple[int, list[Batch]]]:
-    """Yield each step up to and including the last, with its batches. A thread makes them up to two steps ahead."""
+class StoredBatch(NamedTuple):
+    """Images as they are stored, and what is to be done to them."""
+
+    pixels: Tensor  # uint8 [B, 3, S, S]
+    labels: Tensor
+    drawn: Augmentation | None
+
+    def pinned(self, device: torch.device) -> "StoredBatch":
+        return StoredBatch(pin(self.pixels, device), pin(self.labels, device), self.drawn)
+
+
+def make_batch(stored: StoredBatch, device: torch.device) -> Batch:
+    """Augment images on the device that will train on them. A CPU has a faster way, which rounds as torchvision does.
+
+    Bytes travel to the device instead of floats, and the host does not wait for them.
+    """
+    pixels, labels, drawn = stored
+    if drawn is not None and device.type == "cpu":
+        return augment_bytes(pixels, drawn), labels
+    pixels = send(pixels, device)
+    return to_float(pixels) if drawn is None else augment(pixels, drawn), send(labels, device)
+
+
+def prefetch(
+    loader: TrainLoader, first_step: int, last_step: int, device: torch.device = CPU
+) -> Iterator[tuple[int, list[Batch]]]:
+    """Yield each step up to and including the last, with its batches. A thread makes them up to two steps ahead.
+
+    For another device than the CPU, the thread reads the images and the device augments them.
+    """
+
+    def read(step: int) -> list[StoredBatch]:
+        return [loader.stored(domain, step).pinned(device) for domain in loader.domains]
+
     worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="itta-prefetch")
     steps = iter(range(first_step, last_step + 1))
     try:
-        pending = deque((step, worker.submit(loader.batches, step)) for step in islice(steps, _AHEAD))
+        make: Callable[[int], Any] = loader.batches if device.type == "cpu" else read
+        pending = deque((step, worker.submit(make, step)) for step in islice(steps, _AHEAD))
         while pending:
             step, batches = pending.popleft()
             ready = batches.result()
-            pending.extend((later, worker.submit(loader.batches, later)) for later in islice(steps, 1))
-            yield step, ready
+            pending.extend((later, worker.submit(make, later)) for later in islice(steps, 1))
+            yield step, ready if device.type == "cpu" else [make_batch(stored, device) for stored in ready]
     finally:
         worker.shutdown(wait=True, cancel_futures=True)
 

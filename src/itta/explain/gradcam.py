@@ -19,7 +19,9 @@ from itta.explain.image_maps import ImageMaps, Key, MapCollector, choose_varied
 from itta.explain.losses import MapRequest, NetworkState, batch_maps, choose_losses, draw_random_views
 from itta.explain.map_similarity import map_pairs, mean_similarity, pair_similarity
 from itta.functional.heat_maps import Sign, enlarge, heat
+from itta.functional.transfers import send
 from itta.models.trained import Trained
+from itta.nn.device import device_of
 from itta.nn.tap import find_block
 from itta.progress import ReportProgress, silent
 from itta.seeds import derive_seed
@@ -122,18 +124,19 @@ def map_images(
 
 
 def all_maps(networks: Networks, x: Tensor, y: Tensor, wanted: MapRequest) -> tuple[dict[Key, Tensor], Tensor]:
-    """Maps [B, S, S] of every loss and network, and the predictions of the model as trained.
+    """Maps [B, S, S] of every loss and network, and the predictions of the model as trained; all on the host.
 
     Images without labels take the prediction of the model as trained as their label, for every network.
     """
     maps: dict[Key, Tensor] = {}
     y_hat: Tensor | None = None
     for state, network in networks.items():
-        small, logits = batch_maps(network, x, y, wanted)
+        device = device_of(network.model)
+        small, logits = batch_maps(network, send(x, device), send(y, device), wanted)
         if y_hat is None:
-            y_hat = logits.argmax(1)
+            y_hat = logits.argmax(1).cpu()
             y = torch.where(y < 0, y_hat, y)
-        maps |= {(loss, state): enlarge(m.double(), x.shape[-1]) for loss, m in small.items()}
+        maps |= {(loss, state): enlarge(m.cpu().double(), x.shape[-1]) for loss, m in small.items()}
     assert y_hat is not None
     return maps, y_hat
 

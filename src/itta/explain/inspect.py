@@ -10,17 +10,20 @@ from itta.explain.learned_loss import describe_f_w, f_w_inputs, plot_f_w, sample
 from itta.explain.training_logs import curve_summary, plot_curves, read_curves
 from itta.files import replace_text
 from itta.nn.affine_stack import AffineStack
+from itta.nn.device import place
 from itta.store.model import OwnCode, load_algorithm, read_description
 
 
-def inspect_model(model: Path, out: Path | None = None, reach: float = 1.0, own: OwnCode = OwnCode()) -> dict[str, Any]:
+def inspect_model(
+    model: Path, out: Path | None = None, reach: float = 1.0, own: OwnCode = OwnCode(), device: str = "cpu"
+) -> dict[str, Any]:
     """Return the numbers; with ``out``, also write them and figures into this folder.
 
     ``reach`` bounds the inputs of f_w, for a model that does not know which inputs f_w saw in training.
     """
     if not 0 < reach < math.inf:
         raise InputError(f"the range of inputs is given by a number above 0, got {reach:g}.")
-    trained = load_algorithm(read_description(model), own)
+    trained = place(load_algorithm(read_description(model), own), device)
     curves, source = read_curves(model)
     result: dict[str, Any] = {
         "model": str(model),

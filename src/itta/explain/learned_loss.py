@@ -26,7 +26,8 @@ class Sampled:
 
 @torch.no_grad()
 def sample_f_w(f_w: AffineStack, h: Tensor) -> Sampled:
-    return Sampled(h, f_w(h), AffineStack(tuple(f_w.weight.shape[1:]), len(f_w.weight))(h))
+    start = AffineStack(tuple(f_w.weight.shape[1:]), len(f_w.weight))
+    return Sampled(h, f_w(h.to(f_w.weight.device)).cpu(), start(h))
 
 
 def f_w_inputs(trained: Algorithm, reach: float) -> tuple[Tensor, bool]:
@@ -46,7 +47,7 @@ def f_w_inputs(trained: Algorithm, reach: float) -> tuple[Tensor, bool]:
 def describe_f_w(f_w: AffineStack, sampled: Sampled) -> dict[str, Any]:
     """How many dimensions answer in which way, and how far f_w has moved since the start of training."""
     h, now, start = sampled.h, sampled.now, sampled.start
-    at_zero = f_w(torch.zeros_like(h[0]))
+    at_zero = f_w(torch.zeros_like(h[0], device=f_w.weight.device)).cpu()
     kinds = count_kinds((h == 0).all(0), now[0], at_zero, now[-1])
     moved = (now - start).square().mean().sqrt() / start.square().mean().sqrt()
     return {

@@ -21,15 +21,17 @@ from itta.adapters.gradient import GradientAdapter
 from itta.adapters.itta import ITTA
 from itta.algorithms import Algorithm, Task, find_algorithm
 from itta.errors import InputError
-from itta.explain.resource_counters import count_flops, peak_memory
+from itta.explain.resource_counters import count_flops, peak_memory, wait_for_gpu
 from itta.hparams import default
 from itta.models.source_statistics import fisher_information
 from itta.models.trained import Trained, frozen_copy
 from itta.nn import Backbone, make_backbone
 from itta.nn.batch_norm import has_batch_norm
+from itta.nn.device import place, resolve_device
 from itta.nn.style_bank import collect_styles
 from itta.nn.style_mixing import MixDraw
 from itta.progress import ReportProgress, silent
+from itta.settings import ComputeSettings
 
 Seeds = Sequence[int | None]
 Call = Callable[[Adapter, Tensor, int | None], None]
@@ -124,14 +126,18 @@ def profile_model(
     batches: Sequence[int] = (1, 8, 32),
     repeats: int = 10,
     report: ReportProgress = silent,
+    compute: ComputeSettings = ComputeSettings(device="cpu"),
 ) -> list[Usage]:
     """Measure the plain model and these adapters, or ITTA in three forms, at every batch size."""
     for name, n in (("the batch size", min(batches, default=0)), ("repeats", repeats)):
         if n < 1:
             raise InputError(f"{name} must be at least 1, got {n}.")
+    if resolve_device(compute.device).type == "mps":
+        raise InputError("torch does not count the peak memory of the device mps: add --device cpu.")
     found = []
     for mode in modes_of(adapters) if adapters else default_modes(model_for(model, "itta")):
-        trained = model_for(model, find_adapter(mode.adapter).needs.training or "itta")
+        needed = find_adapter(mode.adapter).needs.training or "itta"
+        trained = place(model_for(model, needed), compute.device, compute.precision)
         for i, batch in enumerate(batches):
             report(mode.name, i, len(batches))
             found.append(measure_usage(trained, mode, batch, repeats))
@@ -191,6 +197,7 @@ def measure_cost(
     for call in (*calls, *list(calls) * repeats):
         began = time.perf_counter()
         call()
+        wait_for_gpu()
         ms.append(1e3 * (time.perf_counter() - began))
     median, p95 = np.percentile(ms[len(calls) :], (50, 95))
     return Cost(sum(parameters.values()), flops, float(median), float(p95), peak_memory(anew))

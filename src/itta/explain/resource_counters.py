@@ -43,8 +43,26 @@ def count_entries(*args: Any, out_shape: Any, **kwargs: Any) -> int:
     return 2 * math.prod(shape or ())
 
 
+def wait_for_gpu() -> None:
+    """Wait until a GPU has done all its work, if there is one in use; a clock must not stop before."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def peak_gpu_memory(call: Callable[[], object]) -> float:
+    """Bytes of the tensors alive on the GPU at the worst moment, without those that were there before."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return float(torch.cuda.max_memory_allocated() - before)
+
+
 def peak_memory(call: Callable[[], object]) -> float:
     """Bytes of the tensors alive at the worst moment; only tensors made during the call count."""
+    if torch.cuda.is_initialized():  # the model is on a GPU: itta computes on one device only
+        return peak_gpu_memory(call)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler writes to stderr
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()

@@ -59,12 +59,15 @@ def agree(log_p: Tensor, affinity: Tensor, iterations: int, tolerance: float = 1
     >>> agree(p.log(), torch.ones(2, 2), iterations=100).argmax(1)
     tensor([1, 1])
     """
-    log_y, before = log_p, None
+    log_y, before = log_p, log_p.new_full((), torch.nan)
+    settled = torch.zeros((), dtype=torch.bool, device=log_p.device)
     for _ in range(iterations):
+        if settled.device.type == "cpu" and settled:
+            break  # another device goes on without changing anything: the host would wait for it at every step
         logits = log_p + affinity @ log_y.exp()
         normaliser = logits.logsumexp(1, keepdim=True)
-        log_y, energy = logits - normaliser, -normaliser.sum()
-        if before is not None and (energy - before).abs() <= tolerance * before.abs():
-            break
+        energy = -normaliser.sum()
+        log_y = torch.where(settled, log_y, logits - normaliser)
+        settled = settled | ((energy - before).abs() <= tolerance * before.abs())
         before = energy
     return log_y

@@ -169,12 +169,12 @@ def add_up(a: Tensor | None, b: Tensor | None, sign: int) -> Tensor | None:
 
 
 def bilinear(product: Callable[[Tensor, Tensor], Tensor], x: Tensor, w: Tensor, given: Tangents) -> Tensor:
-    """Return d(x·w) = dx·w + x·dw, without the terms that are zero."""
+    """Return d(x·w) = dx·w + x·dw, without the terms that are zero. Both have the precision of the tangents."""
     terms = []
     if given[0] is not None:
-        terms.append(product(given[0], w))
+        terms.append(product(given[0], w.to(given[0].dtype)))
     if given[1] is not None:
-        terms.append(product(x, given[1]))
+        terms.append(product(x.to(given[1].dtype), given[1]))
     return terms[0].add_(terms[1]) if len(terms) == 2 else terms[0]
 
 
@@ -268,7 +268,7 @@ def stored_statistics_rule(norm: BatchNorm, mean: Tensor, var: Tensor, first: in
             assert given[0] is not None
             return given[0] * scale
         d_weight = torch.zeros_like(mean) if d_weight is None else d_weight
-        out = F.batch_norm(norm.x, mean, var, d_weight, d_bias, False, 0.0, norm.eps)
+        out = F.batch_norm(norm.x.to(mean.dtype), mean, var, d_weight, d_bias, False, 0.0, norm.eps)
         return out if given[0] is None else out.addcmul_(given[0], scale)
 
     return rule
@@ -281,14 +281,16 @@ def general_rule(func: Any, args: Any, kwargs: Any, inputs: list[Tensor]) -> Rul
 
     def rule(given: Tangents) -> Any:
         moving = [i for i, t in enumerate(given) if t is not None]
+        dtype = next(t.dtype for t in given if t is not None)  # inputs of a pass in bfloat16 are widened
+        wide = [t.to(dtype) if t.is_floating_point() else t for t in saved]
 
         def call(*values: Tensor) -> Any:
-            tensors = list(saved)
+            tensors = list(wide)
             for i, value in zip(moving, values):
                 tensors[i] = value
             return apply(func, template, tensors)
 
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):  # only this backend has forward mode
-            return torch.func.jvp(call, tuple(saved[i] for i in moving), tuple(given[i] for i in moving))[1]
+            return torch.func.jvp(call, tuple(wide[i] for i in moving), tuple(given[i] for i in moving))[1]
 
     return rule

@@ -2,7 +2,10 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+
+from itta.functional.transfers import widen
 
 
 class Moments(NamedTuple):
@@ -23,26 +26,31 @@ def moment_distance(z: Tensor, source: Moments) -> Tensor:
     """
     n, mean = len(z), z.mean(0)
     of_mean, of_covariance = expected_distances(n, source)
-    distance = z.new_zeros(())
-    if of_mean > 0:
-        distance = distance + 0.5 * (mean - source.mean).square().sum() / of_mean
-    if of_covariance > 0:
-        centred = z - mean
-        covariance = centred.T @ centred / (n - 1)
-        distance = distance + (covariance - source.covariance).square().sum() / of_covariance
-    return distance
+    distance = relative(0.5 * (mean - source.mean).square().sum(), of_mean)
+    if n < 2:
+        return distance
+    centred = z - mean
+    covariance = centred.T @ centred / (n - 1)
+    return distance + relative((covariance - source.covariance).square().sum(), of_covariance)
 
 
-def expected_distances(n: int, source: Moments) -> tuple[float, float]:
+def relative(distance: Tensor, expected: Tensor) -> Tensor:
+    """Divide a distance by its expected value; 0 if nothing is expected."""
+    some = expected > 0
+    return distance.where(some, 0.0) / expected.where(some, 1.0).to(distance)
+
+
+def expected_distances(n: int, source: Moments) -> tuple[Tensor, Tensor]:
     """Return E‖μ_n − μ‖² and E‖Σ_n − Σ‖² for n images of the source, Σ_n unbiased.
 
     E‖μ_n − μ‖² = tr Σ/n and E‖Σ_n − Σ‖² = (E‖z − μ‖⁴ − ‖Σ‖²)/n + ((tr Σ)² + ‖Σ‖²)/(n(n − 1)).
 
     >>> import torch
-    >>> expected_distances(5, Moments(torch.zeros(1), torch.ones(1, 1), torch.tensor(3.0)))  # normal: 2/(n − 1)
-    (0.2, 0.5)
+    >>> expected = expected_distances(5, Moments(torch.zeros(1), torch.ones(1, 1), torch.tensor(3.0)))
+    >>> [round(float(e), 6) for e in expected]  # normal: 2/(n − 1)
+    [0.2, 0.5]
     """
-    trace, square = float(source.covariance.trace()), float(source.covariance.square().sum())
+    trace, square = widen(source.covariance.trace()), widen(source.covariance.square().sum())
     if n < 2:
-        return trace / n, 0.0
-    return trace / n, (float(source.fourth) - square) / n + (trace**2 + square) / (n * (n - 1))
+        return trace / n, torch.zeros_like(trace)
+    return trace / n, (widen(source.fourth) - square) / n + (trace**2 + square) / (n * (n - 1))

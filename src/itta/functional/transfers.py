@@ -20,17 +20,18 @@ def widen(values: Tensor) -> Tensor:
 
 
 def fetch(*tensors: Tensor) -> list[Tensor]:
-    """Copy tensors of any shapes to the host in one transfer, without gradients.
+    """Copy tensors of any shapes to the host in one transfer, without gradients. Those on the host stay as they are.
 
     >>> fetch(torch.tensor([1.5, 2.5]), torch.tensor(True))
     [tensor([1.5000, 2.5000]), tensor(True)]
     """
     values = [t.detach() for t in tensors]
-    if all(t.device.type == "cpu" for t in values):
+    far = [t for t in values if t.device.type != "cpu"]
+    if not far:
         return values
-    joined = torch.cat([widen(t).flatten() for t in values]).cpu()
-    parts = joined.split([t.numel() for t in values])
-    return [part.view(t.shape).to(t.dtype) for part, t in zip(parts, values)]
+    parts = torch.cat([widen(t).flatten() for t in far]).cpu().split([t.numel() for t in far])
+    fetched = iter(part.view(t.shape).to(t.dtype) for part, t in zip(parts, far))
+    return [t if t.device.type == "cpu" else next(fetched) for t in values]
 
 
 def fetch_numbers(values: Mapping[str, Tensor | float]) -> dict[str, float]:
@@ -42,6 +43,11 @@ def fetch_numbers(values: Mapping[str, Tensor | float]) -> dict[str, float]:
     found = {name: value for name, value in values.items() if isinstance(value, Tensor)}
     numbers = dict(zip(found, map(float, fetch(*found.values()))))
     return {name: numbers[name] if name in numbers else float(value) for name, value in values.items()}
+
+
+def pin(values: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor into memory from which a CUDA device reads while the host goes on; other devices need no copy."""
+    return values.pin_memory() if device.type == "cuda" else values
 
 
 def send(values: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:

@@ -1,6 +1,7 @@
 """What a trained model takes along from its source data, for adapters and for those who look into it.
 
-Each function takes a model and batches of images of each source domain, and changes neither.
+Each function takes a model and batches of images on its device, and changes neither. Statistics stay on the host;
+adapters move what they need.
 """
 
 from collections.abc import Iterable, Mapping
@@ -52,7 +53,7 @@ def fisher_information(trained: Trained, batches: Iterable[Tensor]) -> dict[str,
         for f, g in zip(fisher.values(), torch.autograd.grad(loss, parameters, materialize_grads=True)):
             f += len(x) * g.square()
         images += len(x)
-    return {name: f / images for name, f in fisher.items()} if images else {}
+    return {name: (f / images).cpu() for name, f in fisher.items()} if images else {}
 
 
 @torch.no_grad()
@@ -68,7 +69,7 @@ def difference_range(model: Trained, images: Batches, seed: int) -> dict[str, Te
             drawn = draw_target_view(model, len(x), 0, generator)
             z, z_aug = two_views(partial(model.backbone, x), drawn)
             differences.append(f_w_input(model, z - z_aug))
-    h = torch.cat(differences)
+    h = torch.cat(differences).cpu()
     return {"low": h.amin(0), "high": h.amax(0)}
 
 

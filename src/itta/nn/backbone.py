@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from itta.errors import InputError, unknown
 from itta.functional.transfers import send
 from itta.nn.batch_norm import batch_norms
+from itta.settings import Precision
 
 After = Callable[[str, Tensor], Tensor]
 """(name of a block, its output) -> the output to go on with. Augmented views and adaptive blocks use it; no hooks."""
@@ -40,6 +41,7 @@ class Backbone(nn.Module):
         self.mean, self.std = mean, std
         self.in_channels = len(mean)
         self.frozen_bn = False
+        self.precision: Precision = "float32"
 
     def widen(self, extra: int) -> None:
         """Add input channels to the first convolution. Each starts with the filters of a colour, red first."""
@@ -79,17 +81,34 @@ class Backbone(nn.Module):
 
     def until(self, block: str, x: Tensor, after: After = keep) -> Tensor:
         """Run all blocks up to ``block`` and return its output. ``after`` is called for the blocks before it only."""
-        z = self.stem(self.normalise(x))
+        z = self.compute(self.stem, self.normalise(x))
         for name in self.block_names[: self.index(block)]:
-            z = after(name, self.get_submodule(name)(z))
-        return self.get_submodule(block)(z)
+            z = after(name, self.compute(self.get_submodule(name), z))
+        return self.compute(self.get_submodule(block), z)
 
     def resume(self, block: str, z: Tensor, after: After = keep) -> Tensor:
         """Continue from ``z``, the output of ``block`` that `until` returned, and return the features."""
         z = after(block, z)
         for name in self.block_names[self.index(block) + 1 :]:
-            z = after(name, self.get_submodule(name)(z))
+            z = after(name, self.compute(self.get_submodule(name), z))
         return self.pool(z)
+
+    def compute(self, part: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+        """Run a part of the network in the backbone's precision. Its result has the precision of ``z``.
+
+        So callbacks, features, head and losses never see bfloat16.
+        """
+        if self.precision == "float32":
+            return part(z)
+        with torch.autocast(z.device.type, torch.bfloat16):
+            return part(z).to(z.dtype)
+
+    def call(self, after: After, block: str, z: Tensor) -> Tensor:
+        """Call ``after`` in the middle of `compute`: outside of autocast, with a block's output in float32."""
+        if self.precision == "float32" or after is keep:
+            return after(block, z)
+        with torch.autocast(z.device.type, enabled=False):
+            return after(block, z.float())
 
     @property
     def last_block(self) -> nn.Module:

@@ -72,7 +72,7 @@ class MixedBatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         stored = {name: self.norm.get_buffer(name) for name in ("running_mean", "running_var")}
         with torch.no_grad():
-            share, moments = self.share(len(x)), channel_moments(x)
+            share, moments = self.share(len(x)), channel_moments(x.to(stored["running_mean"].dtype))
             mixed = {name: torch.lerp(old, new, share) for (name, old), new in zip(stored.items(), moments)}
             if self.track:
                 for name, old in stored.items():

@@ -124,17 +124,18 @@ class ForeignBackbone(Backbone):
         return self.model(x)
 
     def walk(self, x: Tensor, around: Around) -> Tensor:
-        taps = [m for m in self.model.modules() if isinstance(m, Tap)]
+        taps = [self.model.get_submodule(path) for path in self.paths]
         for tap in taps:
+            assert isinstance(tap, Tap)
             tap.around = around
         try:
-            return self.run(self.normalise(x))
+            return self.compute(self.run, self.normalise(x))
         finally:
             for tap in taps:
-                tap.around = None
+                tap.around = None  # type: ignore[assignment]
 
     def forward(self, x: Tensor, after: After = keep) -> Tensor:
-        return self.walk(x, lambda tap, run: after(tap.name, run()))
+        return self.walk(x, lambda tap, run: self.call(after, tap.name, run()))
 
     def until(self, block: str, x: Tensor, after: After = keep) -> Tensor:
         self.index(block)
@@ -142,12 +143,12 @@ class ForeignBackbone(Backbone):
         def around(tap: Tap, run: Callable[[], Tensor]) -> Tensor:
             if tap.name == block:
                 raise Stop(run())
-            return after(tap.name, run())
+            return self.call(after, tap.name, run())
 
         try:
             self.walk(x, around)
         except Stop as stop:
-            return stop.z
+            return stop.z.to(x.dtype)
         raise AssertionError(f"{block} was never reached")
 
     def resume(self, block: str, z: Tensor, after: After = keep) -> Tensor:
@@ -161,9 +162,9 @@ class ForeignBackbone(Backbone):
         def around(tap: Tap, run: Callable[[], Tensor]) -> Tensor:
             i = self.index(tap.name)
             if i > start:
-                return after(tap.name, run())
+                return self.call(after, tap.name, run())
             out = run() if tap.gives_tuple or tap.name not in self.shapes else z.new_zeros(1, *self.shapes[tap.name])
-            return after(tap.name, z) if i == start else out
+            return self.call(after, tap.name, z) if i == start else out
 
         return self.walk(self.blank(z), around)
 

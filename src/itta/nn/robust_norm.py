@@ -43,6 +43,7 @@ class RobustNorm(nn.Module):
         if not self.training:
             z = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
             return self.after(z)
+        x = x.to(self.running_mean.dtype)  # statistics are in float32, whatever the precision of the network
         var, mean = torch.var_mean(x, [0, *range(2, x.ndim)], correction=0)
         mean, var = self.running_mean.lerp(mean, self.share), self.running_var.lerp(var, self.share)
         self.running_mean.copy_(mean.detach())

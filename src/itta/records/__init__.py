@@ -10,6 +10,7 @@ from typing import Any
 from itta.errors import InputError
 from itta.files import append_text, lock_for_writing, replace_lines
 from itta.schema import MAX_BYTES, Count, Name, Share, check_depth, check_schema, conform, numbers_of, parse_json
+from itta.settings import Precision
 from itta.trial import Trial
 
 __all__ = [
@@ -19,7 +20,7 @@ __all__ = [
 
 RECORDS = "records.jsonl"  # in a run's folder: a record for each evaluation
 STEPS = "steps.jsonl"  # in a run's folder: the logs of each training step
-SCHEMA = 3  # 2 added calibration, needs and stream; 3 added estimate; older records are read without them
+SCHEMA = 3  # 2 added calibration, needs and stream; 3 estimate, device and precision; older records lack them
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Record:
     needs: Mapping[str, Any] = field(default_factory=dict)  # the adapter's needs, and the part that it changes
     stream: Mapping[str, Any] = field(default_factory=dict)  # the order in which the images arrived
     estimate: Mapping[str, Share] = field(default_factory=dict)  # without labels: "accuracy", and its "low" and "high"
+    device: str = "cpu"  # that computed, by kind and name; older records are from a CPU
+    precision: Precision = "float32"  # of the networks, as they were measured
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA} | asdict(self) | {"trial": self.trial.to_json()}

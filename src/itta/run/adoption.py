@@ -17,6 +17,7 @@ from itta.errors import InputError, last_line
 from itta.models.families import find_size
 from itta.models.source_collection import IMAGES, collect
 from itta.models.wrapped import Wrapped, wrap
+from itta.nn.device import place, resolve_device
 from itta.nn.weights import read_weights
 from itta.progress import ReportProgress, silent
 from itta.run.evaluate import evaluate
@@ -46,6 +47,7 @@ def adopt(
 ) -> Adopted:
     """Wrap the network that ``module`` makes, collect the statistics of its source images, and save the model."""
     check_free(out)
+    device = resolve_device(settings.device)
     net = make_module(module)
     if settings.weights:
         load_own_weights(net, settings.weights)
@@ -55,6 +57,7 @@ def adopt(
     dataset = in_class_order(dataset, classes)
     colours: dict[str, Any] = {"mean": settings.mean or None, "std": settings.std or None}
     model = wrap(net, blocks=settings.blocks, head=settings.head, classes=classes, image_size=size, **colours)
+    model = place(model, device)
     prepare(dataset, tuple(dataset.domains), report)
     chosen = {domain: choose(images, settings.seed, domain) for domain, images in dataset.domains.items()}
     collect(model, {domain: batches(dataset.domain(domain), rows) for domain, rows in chosen.items()})

@@ -13,6 +13,7 @@ from itta.estimators import Witness
 from itta.files import replace_text
 from itta.metrics.outcome import Outcome
 from itta.models.trained import Trained
+from itta.nn.device import describe_device, device_of
 from itta.progress import ReportProgress, silent
 from itta.records import Record
 from itta.run.estimation import Estimation, estimate_values, estimation_of, is_free
@@ -103,4 +104,6 @@ def record_of(
         needs={**asdict(adapter.needs), "predicts": adapter.predicts},
         stream=dict(stream),
         calibration={domain: {"all": part.calibration_error} for domain, part in parts.items()},
+        device=describe_device(device_of(adapter.model)),
+        precision=adapter.model.backbone.precision,
     )

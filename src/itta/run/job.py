@@ -22,6 +22,7 @@ from itta.data.dataset import DomainDataset, Split, split, target_indices
 from itta.errors import InputError
 from itta.files import replace_text
 from itta.metrics.outcome import Outcome
+from itta.nn.device import describe_device, device_of, place, resolve_device
 from itta.progress import ReportProgress, silent
 from itta.records import RECORDS, Record
 from itta.records.values import hashable, without_counts
@@ -30,7 +31,7 @@ from itta.run.evaluate import evaluate
 from itta.run.status import State, read_state, write_state
 from itta.run.train import CHECKPOINT, selected_model, train_in
 from itta.seeds import derive_seed, seed_all
-from itta.settings import Adaptation, DataAccess
+from itta.settings import Adaptation, DataAccess, RunSettings
 from itta.store.model import Description, OwnCode, is_model, load_algorithm, read_description
 from itta.trial import Trial
 
@@ -48,6 +49,8 @@ class Job:
     patience: float = 0.0  # seconds to wait for a process that still works on the same trial
     access: DataAccess = DataAccess()
     keep_checkpoint: bool = False  # of a finished training: three times the size of its model
+    device: str = "auto"
+    gpus: float = 0.0  # reserved for the job by the engine
 
 
 class Ending(NamedTuple):
@@ -80,6 +83,7 @@ def perform(job: Job, report: ReportProgress = silent) -> None:
         job = replace(job, trial=claim(job.out, job.trial))
         diary = Diary(job.out)
         try:
+            check_assigned(job)
             dataset = open_data(job.trial, job.access, job.data)
             if not is_model(job.out):
                 train_job(job, dataset, diary, report)
@@ -90,6 +94,17 @@ def perform(job: Job, report: ReportProgress = silent) -> None:
             diary.write(word="failed", reason=str(error))
             raise
         diary.write(word="done", doing="", step=job.trial.steps)
+
+
+def check_assigned(job: Job) -> None:
+    """Refuse to compute on the CPU while a GPU is reserved: it would stay idle."""
+    if job.gpus > 0 and resolve_device(job.device).type == "cpu":
+        given = os.environ.get("CUDA_VISIBLE_DEVICES")
+        seen = "no CUDA_VISIBLE_DEVICES" if given is None else f"CUDA_VISIBLE_DEVICES={given}"
+        raise InputError(
+            f"{job.gpus:g} GPUs are reserved for each trial ({seen}), and torch {torch.__version__} on "
+            f"{socket.gethostname()} uses none: install a CUDA build of torch there, or leave out --gpus."
+        )
 
 
 class Diary:
@@ -133,7 +148,7 @@ def train_job(job: Job, dataset: DomainDataset, diary: Diary, report: ReportProg
         diary.write_sometimes(step=step, doing="training", train_seconds=before + time.monotonic() - start)
         report(name, step, steps)
 
-    train_in(job.trial, job.out, dataset, job.eval_every, note)
+    train_in(job.trial, job.out, dataset, RunSettings(eval_every=job.eval_every, device=job.device), note)
     diary.write(step=job.trial.steps, train_seconds=before + time.monotonic() - start)
 
 
@@ -144,7 +159,7 @@ def adapt_job(job: Job, dataset: DomainDataset, diary: Diary) -> None:
     found = [read_description(f) for f in folders(job)] if set(missing.values()) - {"source"} else []
     # the trial comes from the user's command, so its own code may be imported
     own = OwnCode(job.trial.algorithm, job.trial.backbone)
-    models = [(description, load_algorithm(description, own)) for description in found]
+    models = [(d, place(load_algorithm(d, own), job.device, job.trial.precision)) for d in found]
     splits = split(dataset, job.trial.trial_seed)
     for label, name in missing.items():
         diary.write(doing=f"adapting: {name}")
@@ -198,6 +213,8 @@ def adapt_model(
         calibration=calibration,
         needs={**asdict(adapter.needs), "predicts": adapter.predicts},
         stream=stream,
+        device=describe_device(device_of(adapter.model)),
+        precision=trial.precision,
     )
     records.append(job.out / RECORDS, record)
 

@@ -11,8 +11,10 @@ from itta.data.dataset import DomainDataset, Split
 from itta.data.loaders import stream
 from itta.estimators.stand_in_targets import make_stand_ins
 from itta.functional.augment import to_float
+from itta.functional.transfers import send
 from itta.models.source_statistics import collect_confusions, difference_range, fisher_of_norms, source_styles
 from itta.models.stand_ins import StandIns
+from itta.nn.device import device_of
 from itta.seeds import derive_seed
 from itta.trial import Trial
 
@@ -22,11 +24,17 @@ HELD_OUT_IMAGES = 250  # per source domain, to see how the model answers
 
 def collect_statistics(algorithm: Algorithm, dataset: DomainDataset, splits: Mapping[str, Split], trial: Trial) -> None:
     """Give a trained model the statistics of its source data, each as the attribute of its name."""
-    algorithm.style_bank = source_styles(algorithm, source_images(dataset, splits, trial))
-    algorithm.fisher = fisher_of_norms(algorithm, source_images(dataset, splits, trial))
-    seed = derive_seed(trial.seed, "differences")
-    algorithm.differences = difference_range(algorithm, source_images(dataset, splits, trial), seed)
-    confusions = collect_confusions(algorithm, held_out_images(dataset, splits, trial))
+
+    def images() -> dict[str, Iterator[Tensor]]:
+        device = device_of(algorithm)
+        found = source_images(dataset, splits, trial)
+        return {domain: (send(x, device) for x in batches) for domain, batches in found.items()}
+
+    algorithm.style_bank = source_styles(algorithm, images())
+    algorithm.fisher = fisher_of_norms(algorithm, images())
+    algorithm.differences = difference_range(algorithm, images(), derive_seed(trial.seed, "differences"))
+    held_out = ((send(x, device_of(algorithm)), y) for x, y in held_out_images(dataset, splits, trial))
+    confusions = collect_confusions(algorithm, held_out)
     algorithm.confusions = {**confusions, "prior": class_shares(dataset, splits, trial)}
     algorithm.stand_ins = collect_stand_ins(algorithm, dataset, splits, trial)
 

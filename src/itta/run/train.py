@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from itta import records
@@ -19,6 +20,7 @@ from itta.errors import InputError
 from itta.metrics.outcome import Outcome
 from itta.metrics.selection import mean, split_of
 from itta.nn.averaged_weights import AveragedWeights, using_weights
+from itta.nn.device import describe_device, device_of, place, resolve_device
 from itta.nn.learning_rate import learning_rate_factor, scale_learning_rate
 from itta.progress import ReportProgress, silent
 from itta.records import RECORDS, STEPS, Record
@@ -29,6 +31,7 @@ from itta.run.preparation import build, check_held_out
 from itta.run.source_data import collect_statistics
 from itta.schema import Count, convert, damaged
 from itta.seeds import derive_seed, seed_all
+from itta.settings import RunSettings
 from itta.store.checkpoint import TrainingProgress, load_checkpoint, save_checkpoint
 from itta.store.model import Description, OwnCode, is_model, load_algorithm, read_description, save_model
 from itta.store.tensors import check_finite_tensors, load_tensors, save_tensors
@@ -72,9 +75,7 @@ def train(
     trial: Trial,
     out: Path,
     dataset: DomainDataset | None = None,
-    *,
-    eval_every: int = 300,
-    keep_checkpoint: bool = False,
+    settings: RunSettings = RunSettings(),
     report: ReportProgress = silent,
 ) -> TrainingResult:
     """Train into ``out``, and go on from what is there; the trained model is also saved in ``out``.
@@ -84,21 +85,26 @@ def train(
     """
     dataset = open_data(trial) if dataset is None else dataset
     with alone(out):
-        result = train_in(claim(out, trial), out, dataset, eval_every, report)
-        if not keep_checkpoint:
+        result = train_in(claim(out, trial), out, dataset, settings, report)
+        if not settings.keep_checkpoint:
             (out / CHECKPOINT).unlink(missing_ok=True)  # three times the size of the model
     return result
 
 
 def train_in(
-    trial: Trial, out: Path, dataset: DomainDataset, eval_every: int = 300, report: ReportProgress = silent
+    trial: Trial,
+    out: Path,
+    dataset: DomainDataset,
+    settings: RunSettings = RunSettings(),
+    report: ReportProgress = silent,
 ) -> TrainingResult:
     """Train in a directory that the caller has claimed and keeps other processes out of."""
     check_unchanged(trial, dataset)
+    device = resolve_device(settings.device)
     if is_model(out):
-        return finished(trial, out)
+        return finished(trial, out, device)
     with interruptible() as asked_to_stop:
-        training = prepare(trial, out, dataset, eval_every)
+        training = prepare(trial, out, dataset, settings.eval_every, device)
         restore(training)
         learn(training, report, asked_to_stop)
         if training.average is not None:
@@ -111,22 +117,23 @@ def train_in(
     return TrainingResult(training.algorithm.eval(), description, tuple(training.records))
 
 
-def finished(trial: Trial, out: Path) -> TrainingResult:
+def finished(trial: Trial, out: Path, device: torch.device) -> TrainingResult:
     """Return the result of a finished training. The trial comes from the user, so its own code may be imported."""
     description = read_description(out)
     own = OwnCode(trial.algorithm, trial.backbone)
     records.keep_until(out / RECORDS, trial.steps)  # deletes a line that a crash cut off
     made = (r for r in records.read(out / RECORDS) if r.adapter == "source")
-    return TrainingResult(load_algorithm(description, own), description, tuple(made))
+    model = place(load_algorithm(description, own), device, trial.precision)
+    return TrainingResult(model, description, tuple(made))
 
 
-def prepare(trial: Trial, out: Path, dataset: DomainDataset, eval_every: int) -> Training:
+def prepare(trial: Trial, out: Path, dataset: DomainDataset, eval_every: int, device: torch.device) -> Training:
     """Check that a trial can be trained on its data, and build its untrained model."""
     for domain in (*trial.train_domains, *trial.test_domains):
         dataset.domain(domain)
     splits = split(dataset, trial.trial_seed)
     check_held_out(trial, splits)
-    algorithm = build(trial, dataset)
+    algorithm = place(build(trial, dataset), device, trial.precision)
     average = AveragedWeights(algorithm, trial.average) if trial.average > 0 else None
     return Training(trial, out, dataset, splits, algorithm, eval_every, average=average)
 
@@ -180,7 +187,7 @@ def learn(training: Training, report: ReportProgress, asked_to_stop: Callable[[]
     loader = TrainLoader(training.dataset, training.splits, trial.train_domains, batch_size, trial.seed, trial.augment)
     saved = time.monotonic()
     logged: list[dict[str, float]] = []  # since the last checkpoint
-    for step, batches in prefetch(loader, progress.step, trial.steps - 1):
+    for step, batches in prefetch(loader, progress.step, trial.steps - 1, device_of(algorithm)):
         seed_all(derive_seed(trial.seed, "update", step))
         factor = learning_rate_factor(trial.schedule, step, trial.steps)
         for optimizer in algorithm.optimizers.values():
@@ -274,4 +281,6 @@ def record_of(training: Training, outcomes: Mapping[str, Mapping[str, Outcome]],
         training.algorithm.describe(),
         logs=logs,
         calibration={d: {split: o.calibration_error for split, o in of.items()} for d, of in outcomes.items()},
+        device=describe_device(device_of(training.algorithm)),
+        precision=training.trial.precision,
     )

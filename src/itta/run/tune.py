@@ -20,10 +20,11 @@ from itta.data.dataset import DomainDataset, prepare, target_indices
 from itta.errors import InputError
 from itta.models.trained import Trained
 from itta.models.wrapped import Wrapped
+from itta.nn.device import place, resolve_device
 from itta.progress import ReportProgress, named, silent
 from itta.run.evaluate import evaluate
 from itta.run.train import train
-from itta.settings import DataAccess
+from itta.settings import ComputeSettings, DataAccess, RunSettings
 from itta.store.adapter_choice import Candidate, Choice, write_choice
 from itta.store.model import OwnCode, is_model, load_algorithm, load_model, read_description, refuse_code_named_by_file
 from itta.text import as_file_name
@@ -40,6 +41,7 @@ class TuneSettings:
     seeds: int = 1  # orders of the stream to average over
     batch_size: int = 32
     guard: bool | None = None  # None: as each adapter has it by default
+    compute: ComputeSettings = ComputeSettings()
 
 
 def tune(
@@ -51,6 +53,7 @@ def tune(
     report: ReportProgress = silent,
 ) -> Choice:
     """Choose among the adapters' candidates and store the choice with the model."""
+    resolve_device(settings.compute.device)  # refuse an absent one before the work
     description = read_description(model)
     trial = description.trial
     refuse_code_named_by_file(description, own)
@@ -66,8 +69,9 @@ def tune(
     plain: dict[str, float] = {}
     gains: dict[str, dict[str, float]] = {str(c): {} for c in candidates}
     for domain in trial.train_domains:
-        without = wrapped or trained_without(domain, trial, model, dataset, report)
-        stand_in = StandIn(without, dataset, domain, trial.trial_seed)
+        without = wrapped or trained_without(domain, trial, model, dataset, settings.compute.device, report)
+        placed = place(without, settings.compute.device, settings.compute.precision)
+        stand_in = StandIn(placed, dataset, domain, trial.trial_seed)
         plain[domain] = stand_in.score(NO_ADAPTATION, replace(settings, seeds=1, guard=False))
         for i, candidate in enumerate(candidates):
             report(f"adapt to {domain}", i, len(candidates))
@@ -79,7 +83,7 @@ def tune(
 
 
 def trained_without(
-    domain: str, trial: Trial, model: Path, dataset: DomainDataset, report: ReportProgress
+    domain: str, trial: Trial, model: Path, dataset: DomainDataset, device: str, report: ReportProgress
 ) -> Algorithm:
     """Train the model as if a domain had never been seen; trained once, and kept beside the model."""
     others = tuple(d for d in trial.train_domains if d != domain)
@@ -90,7 +94,7 @@ def trained_without(
         description = read_description(out)
         if not description.trial.differences(part):
             return load_algorithm(description, OwnCode(trial.algorithm, trial.backbone))  # as checked above
-    return train(part, out, dataset, report=named(report, f"train without {domain}")).model
+    return train(part, out, dataset, RunSettings(device=device), named(report, f"train without {domain}")).model
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,13 @@ from itta.data.folder_images import FolderImages
 from itta.data.torch_datasets import DatasetImages, from_torch
 from itta.errors import InputError
 from itta.nn import BACKBONES, Backbone, BackboneEntry
+from itta.nn.device import resolve_device
 from itta.progress import ReportProgress, silent
 from itta.run import evaluate as scoring
 from itta.run import train as training
 from itta.run.results import Evaluation, Predictions, TrainedResult
 from itta.seeds import derive_seed
-from itta.settings import TrainSettings
+from itta.settings import RunSettings, TrainSettings
 from itta.store.model import class_name
 from itta.trial import Trial
 
@@ -47,11 +48,14 @@ def train(
 
     ``data`` is a name, a folder root/domain/class/image, a `DomainDataset`, or a dict of torch datasets by domain.
     ``backbone`` is a name, an instance, or a class or function that makes one. The settings are the fields of
-    `TrainSettings`, ``seed``, ``eval_every``, ``report``, and hyper-parameters of the method. With ``out`` the model is
-    kept in that directory, and a training that was interrupted goes on.
+    `TrainSettings`, ``seed``, ``eval_every``, ``report``, ``device`` (auto, cpu, cuda, cuda:N or mps), ``precision``
+    (float32 or bf16), and hyper-parameters of the method. With ``out`` the model is kept in that directory, and a
+    training that was interrupted goes on.
     """
     known = {f.name for f in fields(TrainSettings)} - {"backbone"}
-    seed, eval_every = settings.pop("seed", 0), settings.pop("eval_every", 300)
+    seed, precision = settings.pop("seed", 0), settings.pop("precision", "float32")
+    how = RunSettings(**{name: settings.pop(name) for name in {"eval_every", "device"} & settings.keys()})
+    resolve_device(how.device)  # refuse an absent one before the work
     report: ReportProgress = settings.pop("report", silent)
     shared = {name: settings.pop(name) for name in known & settings.keys()}
     dataset = open_domains(data, shared.get("image_size", SMALL), shared.get("allow_missing_classes", False))
@@ -71,10 +75,11 @@ def train(
             run_seed=derive_seed(seed, "itta.train"),  # the same whatever the data are read from
             fingerprint=dataset.fingerprint,
             overrides=settings,
+            precision=precision,
             backbone=network,
             **(shared | {"image_size": dataset.image_size}),
         )
-        result = training.train(trial, folder, dataset, eval_every=eval_every, report=report)
+        result = training.train(trial, folder, dataset, how, report)
     result.model.about = result.description.about
     return TrainedResult(result.model, result.records, folder if out is not None else None)
 

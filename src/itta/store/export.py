@@ -20,6 +20,7 @@ from itta import __version__
 from itta.adapters import Adapter
 from itta.errors import InputError
 from itta.files import complete
+from itta.nn import Backbone
 
 TOLERANCE = 1e-5
 METADATA = "itta.json"  # of a torch.export program
@@ -39,7 +40,7 @@ def export_onnx(adapter: Adapter, path: Path) -> Exported:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
-    predict, about = adapter.frozen().cpu(), metadata(adapter)
+    predict, about = prediction_on_cpu(adapter), metadata(adapter)
     with complete(path, "onnx") as temporary:
         with quietly():
             program = torch.onnx.export(
@@ -53,13 +54,22 @@ def export_onnx(adapter: Adapter, path: Path) -> Exported:
 
 def export_torch(adapter: Adapter, path: Path) -> Exported:
     """Write a program that torch.export.load reads; what it is lies inside as itta.json."""
-    predict, about = adapter.frozen().cpu(), metadata(adapter)
+    predict, about = prediction_on_cpu(adapter), metadata(adapter)
     with complete(path, "zip") as temporary:
         program = io.BytesIO()  # torch aborts the process if it cannot write a file
         with quietly():
             torch.export.save(traced(predict, about), program, extra_files={METADATA: json.dumps(about)})
         temporary.write_bytes(program.getbuffer())
         return Exported(path, "torch.export", check_parity(predict, load_torch(temporary), about, path))
+
+
+def prediction_on_cpu(adapter: Adapter) -> nn.Module:
+    """Return the adapter's present prediction, on the CPU and in float32, whatever it computed on."""
+    predict = adapter.frozen().cpu()
+    for module in predict.modules():
+        if isinstance(module, Backbone):
+            module.precision = "float32"
+    return predict
 
 
 def traced(predict: nn.Module, about: Mapping[str, Any]) -> torch.export.ExportedProgram:

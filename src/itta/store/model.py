@@ -22,6 +22,7 @@ from itta.models.stand_ins import StandIns
 from itta.models.trained import Trained
 from itta.models.wrapped import Wrapped
 from itta.nn import Backbone, check_backbone, make_backbone
+from itta.nn.device import place
 from itta.nn.optimizer import with_prefix, without_prefix
 from itta.nn.style_bank import StyleBank
 from itta.store.description import DESCRIPTION, WEIGHTS, Description, Normalisation, is_model, read_description
@@ -90,14 +91,15 @@ def load(
     algorithm: str | type[Algorithm] | None = None,
     backbone: str | Backbone | Callable[[], Backbone] | None = None,
     module: str | nn.Module | Callable[[], nn.Module] | None = None,
+    device: str | torch.device = "cpu",
 ) -> Trained:
-    """Load a trained model, ready to predict.
+    """Load a trained model, ready to predict on a device: auto, cpu, cuda, cuda:N or mps.
 
     ``algorithm`` and ``backbone`` are the user's own classes, if the model was trained with some; ``module`` is the
     user's own network, or a function that makes it, if the model was wrapped. Loading a model never imports code that
     its files name.
     """
-    return load_model(read_description(Path(path)), OwnCode(algorithm, backbone, module))
+    return place(load_model(read_description(Path(path)), OwnCode(algorithm, backbone, module)), device)
 
 
 def load_model(description: Description, own: OwnCode = OwnCode()) -> Trained:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
+import torch
 from torch import nn
 
 from itta.adapters import Adapter
@@ -11,8 +12,20 @@ from itta.algorithms import Algorithm
 from itta.errors import InputError
 from itta.models.trained import Trained
 from itta.nn import Backbone
+from itta.nn.device import place
 from itta.store.adapter_state import load_adapter, save_adapter
 from itta.store.model import OwnCode, load_model, read_description, save_model
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class OwnClasses(TypedDict, total=False):
+    """The user's own code that a model needs."""
+
+    module: str | nn.Module | Callable[[], nn.Module] | None
+    algorithm: str | type[Algorithm] | None
+    backbone: str | Backbone | Callable[[], Backbone] | None
 
 
 def save(kept: Trained | Adapter, path: str | Path) -> None:
@@ -32,12 +45,13 @@ def load(
     path: str | Path,
     model: nn.Module | None = None,
     *,
-    module: str | nn.Module | Callable[[], nn.Module] | None = None,
-    algorithm: str | type[Algorithm] | None = None,
-    backbone: str | Backbone | Callable[[], Backbone] | None = None,
+    device: str | torch.device = "cpu",
     adapter: type[Adapter] | None = None,
+    **own: "Unpack[OwnClasses]",
 ) -> Any:
     """Load a model from its directory, ready to predict; or an adapter from its file, for the ``model`` it goes with.
+
+    A model comes to the ``device``: auto, cpu, cuda, cuda:N or mps. An adapter is where its model is.
 
     A file never makes itta import code, so pass your own code: ``module``, the network of a wrapped model or a function
     that makes it; ``algorithm`` and ``backbone``, classes that a model was trained with; ``adapter``, the class of an
@@ -45,7 +59,7 @@ def load(
     """
     path = Path(path)
     if not path.is_file():
-        return load_model(read_description(path), OwnCode(algorithm, backbone, module))
+        return place(load_model(read_description(path), OwnCode(**own)), device)
     if not isinstance(model, Trained):
         raise InputError(f"{path} is an adapter: give its model too, itta.load({str(path)!r}, model).")
     return load_adapter(path, model, adapter)

@@ -21,7 +21,7 @@ from itta.schema import parse_json
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
     """Write one file and return its checksum; a reader, or a crash, sees the old file or the new one."""
     with complete(path, "tensors") as temporary:
-        save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, {"json": json.dumps(metadata)})
+        save_file({k: v.cpu().contiguous() for k, v in tensors.items()}, temporary, {"json": json.dumps(metadata)})
         return checksum(temporary)
 
 

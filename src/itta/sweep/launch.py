@@ -90,6 +90,7 @@ class LaunchSettings:
     access: DataAccess = DataAccess()
     keep_checkpoints: bool = False  # of finished trials: three times the size of their models
     most: int | None = None  # run at most this many trials now
+    device: str = "auto"
 
 
 def run_sweep(
@@ -111,6 +112,8 @@ def run_sweep(
             patience=PATIENCE.get(settings.engine, PATIENCE_ELSEWHERE),
             access=access,
             keep_checkpoint=settings.keep_checkpoints,
+            device=settings.device,
+            gpus=settings.options.gpus,
         )
         for trial in unfinished_trials(standings(sweep, out))[: settings.most]
     }

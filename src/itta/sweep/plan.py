@@ -16,7 +16,7 @@ from itta.errors import InputError, unknown
 from itta.files import replace_text
 from itta.records.domainbed import run_seed
 from itta.schema import Names, conform, damaged, read_json
-from itta.settings import Adaptation, TrainSettings, check_at_least
+from itta.settings import Adaptation, Precision, TrainSettings, check_at_least
 from itta.trial import Trial
 
 FILE = "sweep.json"
@@ -43,6 +43,7 @@ class Sweep(TrainSettings):
     eval_every: int = 300
     adaptation: Adaptation = field(default_factory=Adaptation)
     fingerprints: Mapping[str, str] = field(default_factory=dict)  # path -> digest of its images
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         self.check()
@@ -93,6 +94,7 @@ class Sweep(TrainSettings):
             overrides=self.overrides,
             run_seed=run_seed(data, algorithm, kept_out, hparams_seed, trial_seed),
             fingerprint=self.fingerprints.get(data, ""),
+            precision=self.precision,
             **self.shared(),
         )
 

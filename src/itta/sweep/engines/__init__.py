@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from itta.errors import InputError, unknown
+from itta.nn.device import resolve_device
 from itta.progress import ReportProgress, silent
 from itta.run.directory import refuse_another
 from itta.run.job import Ending, Job, mark_failed
@@ -35,7 +38,7 @@ class EngineOptions:
     slots: int = 0  # trials at a time; 0: the engine chooses
     retries: int = 2  # of a trial that died
     cpus: int = 1  # of each trial, declared to a cluster
-    gpus: float = 0.0
+    gpus: float = 0.0  # of each trial
     address: str | None = None  # of a Ray cluster; without one, Ray starts on this machine
     folder: Path = Path(".")  # for the files of the launcher
     cluster: str = "slurm"  # submitit's name of it; "local" runs without one
@@ -62,6 +65,30 @@ def make_engine(name: str, options: EngineOptions, report: ReportProgress = sile
     module, _, cls = ENGINES[name].partition(":")
     engine: Engine = getattr(importlib.import_module(module), cls)(options, report)
     return engine
+
+
+def choose_devices(engine: str, device: str, gpus: float | None) -> tuple[str, float]:
+    """Return the device of each trial and the GPUs to reserve for it; ``gpus`` is None if the user did not say.
+
+    On this machine a trial gets a GPU if there is one. On a cluster it gets those that the user asks for.
+    """
+    if ":" in device:
+        raise InputError(
+            f"a sweep gives each trial a device of its own, got {device}: name --device cuda and --gpus N."
+        )
+    if engine == "local":
+        resolve_device(device)  # refuse an absent one before anything is written
+    if gpus is None:
+        from itta.sweep.engines.local import visible_gpus
+
+        found = engine == "local" and device == "auto" and len(visible_gpus()) > 0
+        gpus = 1.0 if found or device == "cuda" else 0.0
+    if gpus > 0 and device in ("cpu", "mps"):
+        raise InputError(f"--gpus {gpus:g} reserves GPUs that --device {device} does not use: leave one of them out.")
+    if gpus <= 0 and device == "cuda":
+        raise InputError(f"--device cuda needs GPUs, got --gpus {gpus:g}: give a number above 0.")
+    on_cpu = gpus <= 0 and device == "auto" and (engine != "local" or torch.cuda.is_available())
+    return ("cpu" if on_cpu else device), gpus
 
 
 def run_jobs(
@@ -99,7 +126,9 @@ def run_jobs(
     return failed
 
 
-def run_local(jobs: Mapping[str, tuple[Trial, Path]], slots: int, report: ReportProgress = silent) -> None:
+def run_local(
+    jobs: Mapping[str, tuple[Trial, Path]], slots: int, report: ReportProgress = silent, device: str = "auto"
+) -> None:
     """Train every trial without a finished model, on this machine; a trial that dies is left for later."""
     from itta.sweep.engines.local import threads_each
 
@@ -107,7 +136,7 @@ def run_local(jobs: Mapping[str, tuple[Trial, Path]], slots: int, report: Report
         refuse_another(out, trial)  # a finished model of another trial would pass for this one's
     waiting = {name: job for name, job in jobs.items() if not is_model(job[1])}
     threads = threads_each(min(slots, len(waiting)))
-    wanted = {name: Job(trial, out, threads=threads) for name, (trial, out) in waiting.items()}
+    wanted = {name: Job(trial, out, threads=threads, device=device) for name, (trial, out) in waiting.items()}
     failed = run_jobs(wanted, "local", EngineOptions(slots=slots, retries=0), report)
     if failed:
         name, reason = next(iter(failed.items()))

@@ -42,6 +42,8 @@ class Slurm:
         self.executor = self.make_executor(options)
 
     def make_executor(self, options: EngineOptions) -> Any:
+        if options.gpus != int(options.gpus):
+            raise InputError(f"SLURM assigns whole GPUs, got --gpus {options.gpus:g}: give a whole number.")
         asked = {k if k in PLAIN else f"slurm_{k}": as_number(v) for k, v in options.settings.items()}
         try:
             executor = self.submitit.AutoExecutor(folder=options.folder / "queue", cluster=options.cluster)
