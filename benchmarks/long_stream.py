@@ -28,7 +28,7 @@ from itta.adapters.base import finite_images
 from itta.algorithms import ALGORITHMS, Algorithm, Task
 from itta.algorithms.base import Batch
 from itta.hparams import default
-from itta.models.source_statistics import fisher_information
+from itta.models.source_statistics import collect_confusions, fisher_information
 from itta.nn.backbone import Backbone
 from itta.nn.style_bank import collect_styles
 from itta.records import append_lines, read_lines
@@ -110,6 +110,8 @@ def train(name: str) -> Algorithm:
     images = {str(t): [draw(32, t, torch.Generator().manual_seed(99))[0]] for t in (0.2, 1.0)}
     model.style_bank = collect_styles(model.backbone, images, model.backbone.block_names[:2])
     model.fisher = fisher_information(model, [x for batch in images.values() for x in batch])
+    held_out = [draw(64, tint, torch.Generator().manual_seed(7)) for tint in (0.2, 1.0)]
+    model.confusions = collect_confusions(model, held_out)  # as `itta train` does
     return model.eval()
 
 
