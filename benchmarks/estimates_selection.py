@@ -112,7 +112,8 @@ def choose(cells: list[Cell]) -> tuple[Settings, list[Tried]]:
     plain: list[object] = [c for c in sets if not any(name.startswith("support") for name in c)]  # type: ignore[attr-defined]
     chosen = best("accuracy_from", sets, START, 0)
     without = best("accuracy_from", plain, START, 0).accuracy_from
-    chosen = best("gain_from", [("believed gain",), ("believed gain", "changed"), ("changed",)], chosen, 2)
+    gains: list[object] = [("believed gain",), ("believed gain", "changed")]  # a share of changes has no direction
+    chosen = best("gain_from", gains, chosen, 2)
     chosen = best("ridge", list(PENALTIES), chosen, 0)
     e = errors(cells, chosen)
     widening, gain_widening = (np.quantile(np.abs(e[:, i]) / e[:, i + 1], COVERED, method="higher") for i in (0, 2))

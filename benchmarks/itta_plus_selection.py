@@ -26,6 +26,7 @@ from torch import Tensor
 
 from benchmarks.replay import Kept, Looked, Variant, itta_plus, judge, keep, look, points
 from itta.adapters.diagnosis import Rules
+from itta.adapters.target_style import flat_styles
 from itta.algorithms import Algorithm
 from itta.data import load_dataset
 from itta.data.dataset import DomainDataset, JoinedImages, split
@@ -158,11 +159,7 @@ def along(
 def largest_jump(trained: Algorithm, styles: Tensor) -> float:
     target = itta_plus(trained).style
     assert target is not None
-    found = []
-    for one in styles.split(1):
-        target.change.notice(one, np.inf)
-        found.append(target.change.jump())
-    return max(found)
+    return float(target.change.jumps(flat_styles(styles)).max())
 
 
 def score(found: list[Evidence], variant: Variant) -> tuple[float, float, list[float]]:

@@ -1,7 +1,11 @@
-"""Make the tables and the figure of docs/results/itta_plus_grid.md from the records alone."""
+"""Make the tables and the figure of docs/results/itta_plus_grid.md from the records alone.
+
+The tables replace the text between two comments on the page, so the page follows the records.
+"""
 
 import csv
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +19,13 @@ from itta.files import replace_text
 from itta.report.plots import pyplot
 from itta.report.tables import Table
 
+START, END = "<!-- tables: python -m benchmarks.itta_plus_tables -->", "<!-- end of tables -->"
+
 
 @dataclass(frozen=True)
 class Options:
     records: Path = Path("docs/results/records")  # of benchmarks.itta_plus_grid and itta_plus_rivals
-    out: Path = Path("itta_plus_tables.md")
+    page: Path = Path("docs/results/itta_plus_grid.md")  # with the comments START and END
     figure: Path = Path("docs/images/itta_plus.png")
 
 
@@ -75,13 +81,24 @@ def method_table(rows: list[Row], title: str) -> Table:
     return Table(title, ["method", "streams", *ORDERS, "mean", "worst cell", "worst stream"], lines)
 
 
-def on_common_streams(rows: list[Row]) -> list[Row]:
-    """Keep the rows of the streams on which every method ran."""
-    methods = {r.method for r in rows}
-    found: dict[tuple[object, ...], set[str]] = {}
-    for row in rows:
-        found.setdefault(stream_of(row), set()).add(row.method)
-    return [r for r in rows if found[stream_of(r)] == methods]
+def on_same_streams(rows: list[Row], others: list[Row]) -> list[Row]:
+    """Return the rows of itta+ on the streams of other rows."""
+    streams = {stream_of(r) for r in others}
+    return [r for r in rows if r.method == "itta+" and stream_of(r) in streams]
+
+
+def rivals_table(rows: list[Row], rivals: list[Row]) -> Table:
+    """Methods that train the network, each beside itta+ on the same streams."""
+    lines = []
+    for method in dict.fromkeys(r.method for r in rivals):
+        own = [r for r in rivals if r.method == method]
+        same = on_same_streams(rows, own)
+        kinds = [shown([r.gain for r in own if r.kind == o]) for o in ORDERS]
+        gains = [shown([r.gain for r in of]) for of in (own, same)]
+        targets = len({(r.dataset, r.target) for r in own})
+        lines.append([method, str(targets), str(len(own)), *kinds, *gains, f"{min(r.gain for r in own):+.1f}"])
+    columns = ["method", "targets", "streams", *ORDERS, "mean", "itta+ on the same streams", "worst stream"]
+    return Table("Methods that train the network at test time", columns, lines)
 
 
 def other_table(rows: list[Row]) -> Table:
@@ -107,11 +124,39 @@ def ablation_table(rows: list[Row]) -> Table:
     return Table("Each part, batches of 16", ["variant", *kinds, "worst cell"], lines)
 
 
-def batch_sentence(rows: list[Row]) -> str:
-    gains = {
-        b: mean(r.gain for r in rows if r.method == "itta+" and r.kind in ORDERS and r.batch == b) for b in BATCHES
-    }
-    return "Mean by batch size: " + ", ".join(f"{b}: {gain:+.2f}" for b, gain in gains.items())
+def batch_means(rows: list[Row]) -> dict[int, float]:
+    own = [r for r in rows if r.method == "itta+" and r.kind in ORDERS]
+    return {b: mean(r.gain for r in own if r.batch == b) for b in BATCHES}
+
+
+def aims_table(rows: list[Row], rivals: list[Row]) -> Table:
+    """The aims that were set before the measurement, beside the measured values."""
+    own = [r for r in rows if r.method == "itta+"]
+    grid = [r for r in own if r.kind in ORDERS]
+    lines: list[list[str]] = []
+
+    def add(aim: str, least: float, value: float) -> None:
+        lines.append([aim, f"{least:+.1f}", f"{value:+.2f}", "yes" if value >= least else "no"])
+
+    add("itta+, mean of all streams of one domain", 4.0, mean(r.gain for r in grid))
+    add("itta+, worst mean over seeds of a target and stream", 0.0, min(cells(grid, cell).values()))
+    add("itta+, worst stream", -1.0, min(r.gain for r in grid))
+    unequal, several = ([r for r in own if r.kind in kinds] for kinds in (UNEQUAL, DOMAINS))
+    add("itta+, mean with unequal classes", 1.0, mean(r.gain for r in unequal))
+    add("itta+, worst target with unequal classes", -0.5, min(cells(unequal, cell).values()))
+    add("itta+, worst stream of several domains", -0.5, min(r.gain for r in several))
+    batches = batch_means(rows)
+    add("itta+, batches of 1 minus batches of 64", -0.5, batches[1] - batches[64])
+    for method in ("t3a", "lame"):
+        guarded = [r for r in rows if r.method == f"guarded {method}"]
+        add(f"guarded {method}, worst target and stream", -1.0, min(cells(guarded, cell).values()))
+    leads = []
+    for method in dict.fromkeys(r.method for r in [*rows, *rivals] if r.method != "itta+"):
+        other = [r for r in [*rows, *rivals] if r.method == method and r.kind in ORDERS]
+        leads.append((mean(r.gain for r in on_same_streams(rows, other)) - mean(r.gain for r in other), method))
+    lead, rival = min(leads)
+    add(f"itta+ minus any other method on the same streams (least: {rival})", 0.0, lead)
+    return Table("Aims set before the measurement", ["aim", "at least", "measured", "reached"], lines)
 
 
 def draw(rows: list[Row], path: Path) -> None:
@@ -135,19 +180,33 @@ def draw(rows: list[Row], path: Path) -> None:
     plt.close(figure)
 
 
+def fill(page: str, text: str) -> str:
+    """Replace the text between the two comments of a page.
+
+    >>> fill(f"a {START} old {END} b", "new").split()[-5:-1]
+    ['new', '<!--', 'end', 'of']
+    """
+    if START not in page or END not in page:
+        raise InputError(f"the page needs the lines {START} and {END}.")
+    return page[: page.index(START)] + f"{START}\n\n{text}\n{END}" + page[page.index(END) + len(END) :]
+
+
 def main(options: Options) -> None:
     rows, parts = (read(options.records / f"itta_plus_{name}.csv") for name in ("grid", "ablation"))
     rivals = read(options.records / "itta_plus_rivals.csv")
-    tables = [target_table(rows, t) for t in dict.fromkeys(r.training for r in rows)]
+    tables = [aims_table(rows, rivals), *(target_table(rows, t) for t in dict.fromkeys(r.training for r in rows))]
     tables += [method_table(rows, "Methods that need no gradient"), other_table(rows)]
     if rivals:
-        tables.append(method_table(on_common_streams([*rows, *rivals]), "All methods, on the streams where all ran"))
+        tables.append(rivals_table(rows, rivals))
     tables.append(ablation_table(parts))
-    text = "\n".join(f"### {t.title}\n\n{t.to_markdown()}\n" for t in tables)
-    models = len({(r.dataset, r.target, r.training, r.seed) for r in rows})
-    replace_text(options.out, f"{models} models. {batch_sentence(rows)}.\n\n{text}")
+    models = Counter(training for training, *_ in {(r.training, r.dataset, r.target, r.seed) for r in rows})
+    counts = ", ".join(f"{n} trained with {training}" for training, n in sorted(models.items()))
+    batches = ", ".join(f"{b}: {gain:+.2f}" for b, gain in batch_means(rows).items())
+    text = f"Models measured so far: {counts}. Mean gain of `itta+` by batch size: {batches}.\n\n"
+    text += "\n".join(f"### {t.title}\n\n{t.to_markdown()}\n" for t in tables)
+    replace_text(options.page, fill(options.page.read_text(), text))
     draw(rows, options.figure)
-    print(options.out.read_text())
+    print(text)
 
 
 if __name__ == "__main__":

@@ -72,13 +72,19 @@ Item = TypeVar("Item")
 Chosen = TypeVar("Chosen", bound=Options)
 
 
-def interleave(jobs: Mapping[str, Job], rounds: int, quiet: bool) -> dict[str, list[float]]:
-    """Time every job once per round, in seconds per unit; another job starts each round, so none has a fixed place."""
+def interleave(
+    jobs: Mapping[str, Job], rounds: int, quiet: bool, before: Callable[[], object] = lambda: None
+) -> dict[str, list[float]]:
+    """Time every job once per round, in seconds per unit; another job starts each round, so none has a fixed place.
+
+    ``before`` is called before each job, and is not timed.
+    """
     names = list(jobs)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for i in watch(range(rounds + 1), "time", quiet):
         start = i % len(names)
         for name in names[start:] + names[:start]:
+            before()
             began = time.perf_counter()
             jobs[name].run()
             seconds[name].append((time.perf_counter() - began) / jobs[name].units)

@@ -8,14 +8,14 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from itta.adapters import adapt
     from itta.estimators import estimate
-    from itta.estimators.collection import collect
+    from itta.estimators.full_collection import collect
     from itta.models.wrapped import wrap
     from itta.run.workbench import evaluate, predict, train
     from itta.store.saved import load, save
 
 PUBLIC = {  # name -> module, imported on first use
     "adapt": "itta.adapters",
-    "collect": "itta.estimators.collection",
+    "collect": "itta.estimators.full_collection",
     "estimate": "itta.estimators",
     "evaluate": "itta.run.workbench",
     "load": "itta.store.saved",

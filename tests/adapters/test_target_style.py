@@ -1,7 +1,5 @@
 """The style of a target, and its jumps, against the definitions written out."""
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
@@ -44,12 +42,15 @@ def naive_jump(rows: Tensor, within: Tensor) -> float:
 
 
 def test_the_jump_is_its_definition(change: StyleChange) -> None:
-    stream = torch.cat([styles(60, 3), styles(12, 4, mean=1.0)])
-    for n, one in enumerate(stream.split(1), start=1):
-        assert not change.notice(one, math.inf)
-        if n % 7 == 0 or n > 60:
-            assert change.jump() == pytest.approx(naive_jump(flat_styles(stream[:n]), change.within))
-    assert change.jump() > 0.1
+    rows = flat_styles(torch.cat([styles(60, 3), styles(12, 4, mean=1.0)]))
+    expected = [naive_jump(rows[:n], change.within) for n in range(1, 73)]
+    assert change.jumps(rows).tolist() == pytest.approx(expected)
+    found = []
+    for part in rows.split(7):
+        found += change.jumps(part).tolist()
+        change.add(part)
+    assert found == pytest.approx(expected)
+    assert max(expected) > 0.1
 
 
 @pytest.mark.parametrize("size", [1, 5, 64])
@@ -84,4 +85,4 @@ def test_a_state_continues(bank: StyleBank) -> None:
     later = styles(9, 9, mean=6.0)
     assert one.change.notice(later, 1.5) == other.change.notice(later, 1.5) is True
     one.reset()
-    assert one.change.jump() == one.weight == 0
+    assert one.change.images == len(one.change.latest) == one.weight == 0

@@ -48,7 +48,7 @@ def images(n: int = 8, size: int = 16, seed: int = 1) -> Tensor:
 
 
 def source_batches(size: int = 16) -> dict[str, list[tuple[Tensor, Tensor]]]:
-    return {d: [(images(6, size, seed), torch.arange(6) % 3)] for seed, d in enumerate(("one", "two"), 10)}
+    return {d: [(images(4, size, seed), torch.arange(4) % 3)] for seed, d in enumerate(("one", "two"), 10)}
 
 
 def state_of(net: nn.Module) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def check_every_adapter(net: nn.Module, size: int) -> None:
     bare = itta.wrap(net, image_size=size)
     model = itta.collect(itta.wrap(net, image_size=size), source_batches(size))
     has_norm = any(isinstance(m, nn.BatchNorm2d) for m in net.modules())
-    stream = [images(6, size, seed) for seed in (1, 2)]
+    stream = [images(4, size, seed) for seed in (1, 2)]
     for name, need in OWN_TRAINING.items():
         with pytest.raises(InputError, match=need):
             adapt(model, name)
@@ -218,11 +218,11 @@ def check_every_adapter(net: nn.Module, size: int) -> None:
                 make_adapter(bare, name)
         adapter = make_adapter(model, name)
         first = [adapter(x) for x in stream]
-        assert all(torch.isfinite(logits).all() and logits.shape == (6, 3) for logits in first), name
+        assert all(torch.isfinite(logits).all() and logits.shape == (4, 3) for logits in first), name
         adapter.reset()
         assert all(torch.equal(adapter(x), logits) for x, logits in zip(stream, first)), name
         if name not in ("eata", "itta"):
-            assert make_adapter(bare, name)(stream[0]).shape == (6, 3)
+            assert make_adapter(bare, name)(stream[0]).shape == (4, 3)
     guarded = adapt(model, "itta+")
     assert torch.isfinite(guarded(stream[0])).all()
     assert same(state_of(net), before)

@@ -50,6 +50,7 @@ def assert_near(found: Tensor, expected: Tensor) -> None:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of a few images, also for small images."""
+    monkeypatch.setattr(inference_copy, "WHOLE", 2**17)
     monkeypatch.setattr(inference_copy, "PART", 2**16)
 
 

@@ -13,7 +13,7 @@ from itta.functional.transfers import send
 from itta.models.trained import Trained, frozen_copy, with_fast_backbone
 from itta.nn.batch_norm import has_batch_norm
 from itta.nn.device import device_of
-from itta.nn.optimizer import with_prefix
+from itta.nn.optimizer import with_prefix, without_prefix
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -62,6 +62,7 @@ class Adapter(nn.Module):
                 f"{self.name} adapts batch normalisation, and this model's backbone has none: choose another adapter."
             )
         self.model, self.hp = frozen_copy(trained), hp
+        self.register_load_state_dict_post_hook(ignore_networks)
         self._still: list[Trained] = []  # a list, so that it is no submodule: `still` says what it is
         self.latest_loss: Tensor | float = 0.0  # of the last update; a tensor stays on its device until it is read
         self.reference: Tensor | None = None  # the trained model's logits for the last batch, if they were computed
@@ -103,6 +104,11 @@ class Adapter(nn.Module):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> None:
         """Continue from the state that `state_dict` returned."""
         self.load_state(state_dict)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        """Continue from the state of a module that holds this one."""
+        self._prefix = prefix
+        self.load_state(without_prefix(prefix, state_dict))
 
     def train(self, mode: bool = True) -> "Self":
         """Change nothing: a method sets the modes of its network itself."""
@@ -171,6 +177,11 @@ class Adapter(nn.Module):
             raise InputError(
                 f"{self.name} needs at least {self.needs.batch} images at a time, got {len(x)}: send larger batches."
             )
+
+
+def ignore_networks(adapter: Any, keys: Any) -> None:
+    """Let a module that holds an adapter load a state without the adapter's network, which a state never has."""
+    keys.missing_keys[:] = [name for name in keys.missing_keys if not name.startswith(adapter._prefix)]
 
 
 def moved(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
@@ -245,4 +256,5 @@ def check_batch(x: Tensor) -> None:
 
 def finite_images(x: Tensor) -> Tensor:
     """Tell which images have finite pixels only, [B]."""
-    return torch.isfinite(x).flatten(1).all(1)
+    pixels = x.flatten(1)
+    return torch.isfinite(pixels.amin(1)) & torch.isfinite(pixels.amax(1))  # much faster than isfinite of all

@@ -27,11 +27,11 @@ class Rules:
     """The constants of a diagnosis; `ITTAPlus.Hparams` explains each."""
 
     correction: float = 1.0
-    pull: float = 0.2
+    pull: float = 0.4
     usual: Literal["equal", "sources"] = "equal"
     stays: tuple[float, ...] = (0.5, 0.95)
-    low: float = 2.0
-    high: float = 5.0
+    low: float = 1.5
+    high: float = 4.0
     memory: int = 1000
     start: float = 16.0
     ordered: bool = True

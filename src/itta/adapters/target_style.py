@@ -7,6 +7,7 @@ The style of an image is the mean and the deviation of each channel after an ear
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from itta.nn.optimizer import with_prefix, without_prefix
@@ -89,27 +90,35 @@ class StyleChange:
 
     def notice(self, styles: Tensor, limit: float) -> bool:
         """Take in the styles of a batch, [B, 2, C]; tell whether they jump by more than the limit."""
-        found = False
-        for row in flat_styles(styles):
-            self.add(row)
-            if self.jump() > limit:
+        rows, found = flat_styles(styles), False
+        while len(rows) > 0:
+            over = (self.jumps(rows) > limit).nonzero()
+            n = int(over[0]) + 1 if len(over) else len(rows)
+            self.add(rows[:n])
+            rows = rows[n:]
+            if len(over):
                 self.images, self.sum, self.squares = 0, torch.zeros_like(self.sum), torch.zeros_like(self.sum)
                 found = True
         return found
 
-    def add(self, row: Tensor) -> None:
-        self.latest = torch.cat([self.latest, row[None]])
-        if len(self.latest) > WINDOW:
-            old, self.latest = self.latest[0], self.latest[1:]
-            self.images, self.sum, self.squares = self.images + 1, self.sum + old, self.squares + old.square()
+    def add(self, rows: Tensor) -> None:
+        """Move the window: its oldest images join the images before."""
+        pool = torch.cat([self.latest, rows])
+        left, self.latest = pool[: max(0, len(pool) - WINDOW)], pool[-WINDOW:]
+        self.images, self.sum = self.images + len(left), self.sum + left.sum(0)
+        self.squares = self.squares + left.square().sum(0)
 
-    def jump(self) -> float:
-        """Return the size of the jump between the latest images and the images before them; 0 if they are few."""
-        if self.images < LEAST:
-            return 0.0
-        mean = self.sum / self.images
-        variance = torch.maximum(self.squares / self.images - mean.square(), self.within)
-        return float(((self.latest.mean(0) - mean).square() / variance).mean())
+    def jumps(self, rows: Tensor) -> Tensor:
+        """Return the size of the jump at each of the next images, [B]; 0 while the images before are few."""
+        pool = torch.cat([self.latest, rows])
+        sums, squares = (F.pad(v.cumsum(0), (0, 0, 1, 0)) for v in (pool, pool.square()))
+        end = torch.arange(len(self.latest) + 1, len(pool) + 1)
+        start = (end - WINDOW).clamp(min=0)  # of the window
+        before = (self.images + start).clamp(min=1).unsqueeze(1)
+        mean = (self.sum + sums[start]) / before
+        variance = torch.maximum((self.squares + squares[start]) / before - mean.square(), self.within)
+        latest = (sums[end] - sums[start]) / (end - start).unsqueeze(1)
+        return ((latest - mean).square() / variance).mean(1).masked_fill(self.images + start < LEAST, 0.0)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {name: torch.as_tensor(getattr(self, name)).clone() for name in ("images", "sum", "squares", "latest")}

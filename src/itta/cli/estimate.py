@@ -101,7 +101,7 @@ def estimate_lines(estimated: "Estimated", adapter: str) -> list[str]:
         )
     if combined.distance > 1:
         lines.append(
-            f"These images are unlike the stand-ins (distance {combined.distance:.1f}; usual is 1): the intervals are "
-            "wider."
+            f"These images are unlike the stand-ins (distance {combined.distance:.1f}; nine of ten lie within 1), so "
+            "the intervals are wider."
         )
     return [*lines, "An estimate without labels can be wrong; itta check decides with a few labels."]

@@ -3,8 +3,10 @@
 Our own, after Deng and Zheng, Are Labels Always Necessary for Classifier Accuracy Evaluation?, CVPR 2021,
 https://arxiv.org/abs/2007.02915, who learn accuracy from many damaged copies of a labelled set. The interval is
 conformal: Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, 2005. It is as wide as the mistakes on
-kinds of damage that the regression had not seen. Real targets differ from sources more than damaged sources do;
-``widening`` makes up for that. The settings were chosen on source domains only: docs/trust/estimates.md.
+kinds of damage that the regression had not seen, times ``widening``, and as the number of images of the target asks
+for. ``widening`` balances two things: stand-ins have few images, so part of the mistakes is chance; and a real target
+differs from the sources more than damaged sources do. All settings were chosen on source domains only:
+docs/trust/estimates.md.
 """
 
 import math
@@ -20,6 +22,7 @@ from itta.metrics.stratified import Share
 from itta.models.stand_ins import StandIns
 
 LEVEL = 0.9  # of the intervals
+DEVIATIONS = 1.645  # of a normal distribution, on both sides, that hold 90 %
 EDGE = 0.02  # accuracies are kept this far from 0 and 1 before a logit is taken
 FEWEST = 12  # stand-ins that a regression needs
 
@@ -28,14 +31,18 @@ FEWEST = 12  # stand-ins that a regression needs
 class Settings:
     """Chosen on source domains only, by `python -m benchmarks.estimates_selection`."""
 
-    accuracy_from: tuple[str, ...] = ("diversity", "support of restyled")
-    without_opinions: tuple[str, ...] = ("nuclear norm", "skew")  # instead, where the model has no restyled answer
+    accuracy_from: tuple[str, ...] = ("skew", "diversity", "support of restyled")
+    without_opinions: tuple[str, ...] = (
+        "confidence",
+        "skew",
+        "diversity",
+    )  # instead, where the model has no restyled answer
     gain_from: tuple[str, ...] = ("believed gain",)
-    ridge: float = 0.02  # strength of the penalty, for each stand-in
-    widening: float = 1.5  # of the interval of the accuracy
-    gain_widening: float = 1.0  # of the interval of the gain
-    near: float = 1.0  # distance from the stand-ins, in usual distances, beyond which intervals grow
-    far: float = 5.0  # distance beyond which nothing is said
+    ridge: float = 0.01  # strength of the penalty, for each stand-in
+    widening: float = 0.8  # of the interval of the accuracy
+    gain_widening: float = 0.6  # of the interval of the gain
+    near: float = 1.0  # distance from the middle of the stand-ins beyond which intervals grow
+    far: float = 4.0  # distance beyond which nothing is said
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Estimate:
     after: Share  # accuracy of the adapter
     gain: Share  # after − before
     helps: float  # probability that the gain is above 0
-    distance: float  # of the target from the stand-ins, in usual distances between these
+    distance: float  # of the target from the middle of the stand-ins; 90 % of these lie within 1
     refused: str = ""  # why the numbers above mean nothing
 
 
@@ -74,10 +81,12 @@ class Regression:
         return float((columns - self.mean) / self.std @ self.weights + self.middle)
 
     def distance(self, columns: Tensor) -> float:
-        """How far a row lies from the nearest one, in units of the 90 % quantile of such distances among the rows."""
-        apart = torch.cdist(self.rows, self.rows).fill_diagonal_(torch.inf).amin(1)
-        usual = float(apart.quantile(0.9).clamp(min=1e-3))
-        return float(((columns - self.mean) / self.std - self.rows).norm(dim=1).amin()) / usual
+        """How far a row lies from the middle of the stand-ins (Mahalanobis); 90 % of these lie within 1."""
+        spread = self.rows.T @ self.rows / len(self.rows) + 0.01 * torch.eye(self.rows.shape[1]).to(self.rows)
+        inverse = torch.linalg.inv(spread)
+        own = ((self.rows @ inverse) * self.rows).sum(1).sqrt()
+        z = (columns - self.mean) / self.std
+        return float((z @ inverse @ z).sqrt() / own.quantile(LEVEL).clamp(min=1e-3))
 
 
 class Combined(Estimator):
@@ -100,29 +109,44 @@ class Combined(Estimator):
     def estimate(self, evidence: Evidence, known: StandIns) -> Estimate:
         """Estimate accuracy before and after adaptation, with intervals."""
         s = self.settings
-        found = measure_answers(evidence, known.threshold, known.images)
+        used = {*s.accuracy_from, *s.without_opinions, *s.gain_from, "believed gain", "changed"}
+        found = measure_answers(evidence, known.threshold, known.images, used)
         wanted = s.accuracy_from if set(s.accuracy_from) <= set(found) & set(known.columns) else s.without_opinions
         level, columns = self.regression(wanted, found, known, logit(known.accuracy))
-        change, gain_columns = self.regression(s.gain_from, found, known, known.gain)
-        value, gain = sigmoid(level(columns)), change(gain_columns)
-        distance = level.distance(columns)
-        wider = max(1.0, distance / s.near)
-        before_error = (level.unseen.sigmoid() - known.accuracy).abs()
-        gain_error = (change.unseen - known.gain).abs()
-        half = s.widening * wider * quantile(before_error)
-        half_gain = s.gain_widening * max(1.0, change.distance(gain_columns) / s.near) * quantile(gain_error)
-        same = bool((evidence.after == evidence.answers).all())
-        gain, half_gain = (0.0, 0.0) if same else (gain, half_gain)
-        helps = 0.5 if same else normal_cdf(gain / max(half_gain / 1.645, 1e-6))  # 1.645 deviations: 90 %
-        refused = "" if distance <= s.far else too_far(distance)
+        value, distance = sigmoid(level(columns)), level.distance(columns)
+        error = quantile((level.unseen.sigmoid() - known.accuracy).abs())
+        sampling = DEVIATIONS * math.sqrt(value * (1 - value) / len(evidence))  # of the target's own images
+        half = math.hypot(s.widening * max(1.0, distance / s.near) * error, sampling)
+        gain, half_gain = self.estimate_gain(evidence, found, known)
         return Estimate(
             interval(value, half),
             interval(value + gain, math.hypot(half, half_gain)),
             Share(gain, gain - half_gain, gain + half_gain),
-            helps,
+            0.5 if half_gain == 0 else normal_cdf(gain / (half_gain / DEVIATIONS)),
             distance,
-            refused,
+            "" if distance <= s.far else too_far(distance),
         )
+
+    def estimate_gain(self, evidence: Evidence, found: dict[str, float], known: StandIns) -> tuple[float, float]:
+        """The gain and half the width of its interval.
+
+        The regression knows the gains of itta+. Another adapter's gain is b + k·c, where c is the share of changed
+        answers, b the gain that the opinions of itta+ believe in, and k the amount by which each change was better than
+        believed on the stand-ins. Without opinions, any change may help or hurt.
+        """
+        if bool((evidence.after == evidence.answers).all()):
+            return 0.0, 0.0
+        if evidence.by_itta_plus:
+            change, columns = self.regression(self.settings.gain_from, found, known, known.gain)
+            wider = self.settings.gain_widening * max(1.0, change.distance(columns) / self.settings.near)
+            return change(columns), wider * quantile((change.unseen - known.gain).abs())
+        if "believed gain" not in found or "believed gain" not in known.columns:
+            return 0.0, found["changed"]
+        believed, changed = (known.columns[name].double() for name in ("believed gain", "changed"))
+        better = known.gain.double() - believed
+        k = float(better @ changed / (changed @ changed).clamp(min=1e-6))
+        wider = max(1.0, found["changed"] / max(float(changed.mean()), 1e-6))  # more changes, more mistakes
+        return found["believed gain"] + k * found["changed"], wider * quantile((better - k * changed).abs())
 
     def regression(
         self, wanted: Sequence[str], found: dict[str, float], known: StandIns, truth: Tensor
@@ -159,6 +183,6 @@ def interval(value: float, half: float) -> Share:
 
 def too_far(distance: float) -> str:
     return (
-        f"the answers are unlike those to any stand-in (distance {distance:.1f}; usual is 1): nothing can be said "
-        "without labels, use itta check"
+        f"the answers are unlike those to any stand-in (distance {distance:.1f}; nine of ten lie within 1), so nothing "
+        "can be said without labels: use itta check"
     )

@@ -1,6 +1,6 @@
 """The statistics of unlabelled answers from which the combined estimator learns. A new one is a function and a line."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import torch
 from torch import Tensor
@@ -53,8 +53,8 @@ STATISTICS: dict[str, Statistic] = {
 }
 
 
-def measure_answers(evidence: Evidence, threshold: float, images: int) -> dict[str, float]:
-    """Compute every statistic that can be computed.
+def measure_answers(evidence: Evidence, threshold: float, images: int, names: Collection[str]) -> dict[str, float]:
+    """Compute the statistics of these names, as far as they can be computed.
 
     Some statistics depend on the number of images, so they are means over random parts of about ``images`` images.
     """
@@ -63,8 +63,8 @@ def measure_answers(evidence: Evidence, threshold: float, images: int) -> dict[s
     found: dict[str, list[float]] = {}
     for rows in order.tensor_split(parts):
         part = evidence.part(rows)
-        for name, statistic in STATISTICS.items():
-            value = statistic(part, threshold)
+        for name in names:
+            value = STATISTICS[name](part, threshold)
             if value is not None:
                 found.setdefault(name, []).append(value)
     return {name: sum(values) / len(values) for name, values in found.items()}

@@ -124,14 +124,15 @@ class ForeignBackbone(Backbone):
         return self.model(x)
 
     def walk(self, x: Tensor, around: Around) -> Tensor:
-        taps = [m for m in self.model.modules() if isinstance(m, Tap)]
+        taps = [self.model.get_submodule(path) for path in self.paths]
         for tap in taps:
+            assert isinstance(tap, Tap)
             tap.around = around
         try:
             return self.compute(self.run, self.normalise(x))
         finally:
             for tap in taps:
-                tap.around = None
+                tap.around = None  # type: ignore[assignment]
 
     def forward(self, x: Tensor, after: After = keep) -> Tensor:
         return self.walk(x, lambda tap, run: self.call(after, tap.name, run()))

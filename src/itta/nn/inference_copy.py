@@ -18,7 +18,8 @@ from itta.nn.fused_conv import forget_prepared, has_kernel
 from itta.nn.fusion import fuse_convolutions
 
 USUAL = 1e6  # pixels lie in [0, 1], and weights and maps of trained networks are of that order too
-PART = 3 * 2**20  # bytes of the largest map of a part, for each thread
+WHOLE = 16 * 2**20  # bytes of the largest map of a batch that is not parted
+PART = 4 * 2**20  # bytes of the largest map of a part, for each thread
 
 
 @torch.inference_mode(False)
@@ -81,7 +82,12 @@ class InferenceCopy(Backbone):
         return super().resume(block, z, after) if takes(z) else self.origin[0].resume(block, z, after)
 
     def normalise(self, x: Tensor) -> Tensor:
-        return self.rest.normalise(x)
+        """Do as the backbone does; the usual way in one pass over the images, which also puts channels last."""
+        if type(self.rest).normalise is not Backbone.normalise or not has_kernel(x) or x.shape[1] != len(self.mean):
+            return self.rest.normalise(x)
+        mean, std = (torch.tensor(values, dtype=torch.double).view(1, -1, 1, 1) for values in (self.mean, self.std))
+        scale, shift = (1 / std).to(x.dtype), (-mean / std).to(x.dtype)
+        return torch.addcmul(shift, x, scale, out=torch.empty_like(x, memory_format=torch.channels_last))
 
     def stem(self, x: Tensor) -> Tensor:
         return self.stem_part(x.contiguous(memory_format=torch.channels_last))
@@ -118,12 +124,16 @@ class InParts(nn.Module):
             return self.block(x)
         shape = x.shape[1:]
         if shape not in self.largest:
+            self.block(x[:1])  # weights are prepared here: they are no maps
             with LargestMap() as found:
                 self.block(x[:1])
             self.largest = {shape: found.bytes}
             forget_prepared(self.block)  # weights for one image may lie in another order than for many
-        parts = math.ceil(len(x) * self.largest[shape] / (PART * torch.get_num_threads()))
-        return self.block(x) if parts < 2 else torch.cat([self.block(part) for part in x.chunk(parts)])
+        size = len(x) * self.largest[shape]
+        if size <= WHOLE:
+            return self.block(x)
+        parts = min(len(x), math.ceil(size / min(PART * torch.get_num_threads(), WHOLE)))
+        return torch.cat([self.block(part) for part in x.tensor_split(parts)])
 
 
 class LargestMap(TorchDispatchMode):
