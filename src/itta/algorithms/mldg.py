@@ -2,10 +2,11 @@
 https://arxiv.org/abs/1710.03463
 
 First-order, as in DomainBed: no derivative passes through the inner step. The inner step is the first step of a new
-Adam, so it has size lr along the sign of the gradient. There are two ways to pair domains. ``ring`` is DomainBed's
-older way, and most likely the one that the ITTA paper ran: every domain is trained on once and tested on once.
-``holdout`` is DomainBed's present way. It holds out at most all domains but one. (With ``reference`` it may hold out
-all; then it learns nothing.) The batches of a pair are cut to the length of the shorter one.
+Adam, so it has size lr along the sign of the gradient. There are two ways to pair domains. ``holdout``, the default, is
+DomainBed's present way: with three domains, one pair a step. It holds out at most all domains but one. (With
+``reference`` it may hold out all; then it learns nothing.) ``ring`` is DomainBed's older way, and most likely the one
+that the ITTA paper ran: every domain is trained on once and tested on once, so with three domains a step takes three
+times as long. The batches of a pair are cut to the length of the shorter one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ Weights = Mapping[str, Tensor]
 class Hparams(base.Hparams):
     mldg_beta: float = hp(1.0, "weight of the loss after the inner step", power(10, -1, 1))
     n_meta_test: int = hp(2, "held-out domains per step, for mldg_pairs=holdout", choice(1, 2))
-    mldg_pairs: Literal["ring", "holdout"] = hp("ring", "how the domains of a step are paired to train and to test")
+    mldg_pairs: Literal["ring", "holdout"] = hp("holdout", "how the domains of a step are paired to train and to test")
     reference: bool = hp(False, "hold out n_meta_test domains even if none is left to train on, as DomainBed does")
 
 

@@ -58,8 +58,10 @@ class FusedConv(nn.Module):
         return module.padding_mode == "zeros" and not isinstance(module.padding, str)
 
     def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
+        if not has_kernel(x):
+            return self.plain(x, addend)
         found = self.prepare(x)
-        if not has_kernel(x) or (addend is not None and not fits(addend, (len(x), len(self.bias), *found.out))):
+        if addend is not None and not fits(addend, (len(x), len(self.bias), *found.out)):
             return self.plain(x, addend)
         x = x.contiguous(memory_format=torch.channels_last)
         kernel, limits = ACTIVATIONS[self.activation]
@@ -81,16 +83,13 @@ class FusedConv(nn.Module):
     def prepare(self, x: Tensor) -> Prepared:
         """Return the weights for inputs of x's height and width; those of the last ones are kept."""
         shape = x.shape[-2:]
-        if shape in self.prepared and has_kernel(x):
+        if shape in self.prepared:
             return self.prepared[shape]
         weight, padding = self.evenly_padded(shape) if self.same else (self.weight, self.padding)
         spans = zip(shape, weight.shape[-2:], padding, self.stride, self.dilation)
         height, width = ((n + 2 * p - d * (size - 1) - 1) // stride + 1 for n, size, p, stride, d in spans)
-        found = Prepared(weight, padding, (height, width))
-        if has_kernel(x):
-            found = found._replace(weight=in_order(weight, padding, self, x))
-            self.prepared = {shape: found}
-        return found
+        self.prepared = {shape: Prepared(in_order(weight, padding, self, x), padding, (height, width))}
+        return self.prepared[shape]
 
     def evenly_padded(self, shape: torch.Size) -> tuple[Tensor, list[int]]:
         """Return weight and even padding that give TensorFlow's SAME padding, which puts odd pixels right and below.

@@ -124,6 +124,7 @@ class InParts(nn.Module):
             return self.block(x)
         shape = x.shape[1:]
         if shape not in self.largest:
+            self.block(x[:1])  # weights are prepared here: they are no maps
             with LargestMap() as found:
                 self.block(x[:1])
             self.largest = {shape: found.bytes}
