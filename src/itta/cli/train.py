@@ -35,6 +35,7 @@ def train(
     keep_checkpoint: bool = False,
     page: bool = True,
     threads: int = 0,
+    workers: int = 1,
     json: bool = False,
 ) -> None:
     """Train a model on several domains; an interrupted run goes on where it stopped.
@@ -56,17 +57,20 @@ def train(
         keep_checkpoint: Keep the last checkpoint of a finished training, three times the size of its model.
         page: Write page.html at the end, a page about the run in one file.
         threads: CPU threads; 0 leaves the number to torch.
+        workers: Threads that read images ahead; 0 reads them when they are needed.
         json: Print the last record as JSON.
     """
     from itta.algorithms.itta import PRESETS
     from itta.data import open_dataset
     from itta.data.dataset import prepare
+    from itta.data.loaders import use_workers
     from itta.explain.run_story import tell_training, write_run_page
     from itta.nn.device import resolve_device
     from itta.run.train import train as run
     from itta.trial import Trial
 
     use_threads(threads)
+    use_workers(workers)
     training.check()
     resolve_device(compute.device)  # refuse an absent one before the images are read
     check_at_least(1, eval_every=eval_every)
