@@ -107,7 +107,9 @@ def write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:
 def evidence_of(trained: Algorithm, found: Answers, method: str) -> Evidence:
     """The kept answers as an estimator sees them."""
     opinions = {name.removeprefix("by "): p for name, p in found.items() if name.startswith("by ")}
-    return Evidence(found["before"], found[method], opinions, (trained.confusions or {}).get("prior"))
+    return Evidence(
+        found["before"], found[method], opinions, (trained.confusions or {}).get("prior"), method == "itta+"
+    )
 
 
 def rows_of(trial: Trial, trained: Algorithm, known: StandIns | None, kept: Answers) -> Iterator[Row]:

@@ -1,7 +1,7 @@
 """The regression on stand-ins, its interval, and its settings."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -58,3 +58,15 @@ def test_an_estimate_is_shared_out_over_images_and_classes(known) -> None:  # no
     assert sum(s.images for s in shares) == len(evidence)
     few = class_shares(evidence.after[:40], after[:40], ("a", "b", "c", "d"))
     assert len(few) < 4  # not enough images speak
+
+
+def test_another_adapter_is_judged_by_the_opinions(known) -> None:  # noqa: F811
+    """The regression knows the gains of itta+; answers against all opinions are expected to lose."""
+    evidence, _ = make_evidence(0.7, 0.8)
+    against = replace(evidence, after=(evidence.answers + 1) % 4, by_itta_plus=False)
+    lost = Combined().estimate(against, known)
+    assert lost.gain.value < -0.2
+    assert lost.helps < 0.05
+    assert Combined().estimate(replace(against, opinions={}), known).gain.value == 0.0
+    same = Combined().estimate(replace(evidence, after=evidence.answers), known)
+    assert (same.gain.value, same.helps, same.before) == (0.0, 0.5, same.after)

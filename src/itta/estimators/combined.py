@@ -109,31 +109,44 @@ class Combined(Estimator):
     def estimate(self, evidence: Evidence, known: StandIns) -> Estimate:
         """Estimate accuracy before and after adaptation, with intervals."""
         s = self.settings
-        used = {*s.accuracy_from, *s.without_opinions, *s.gain_from, "changed"}
+        used = {*s.accuracy_from, *s.without_opinions, *s.gain_from, "believed gain", "changed"}
         found = measure_answers(evidence, known.threshold, known.images, used)
         wanted = s.accuracy_from if set(s.accuracy_from) <= set(found) & set(known.columns) else s.without_opinions
         level, columns = self.regression(wanted, found, known, logit(known.accuracy))
-        change, gain_columns = self.regression(s.gain_from, found, known, known.gain)
-        value, gain = sigmoid(level(columns)), change(gain_columns)
-        distance = level.distance(columns)
-        wider = max(1.0, distance / s.near)
-        before_error = (level.unseen.sigmoid() - known.accuracy).abs()
-        gain_error = (change.unseen - known.gain).abs()
+        value, distance = sigmoid(level(columns)), level.distance(columns)
+        error = quantile((level.unseen.sigmoid() - known.accuracy).abs())
         sampling = DEVIATIONS * math.sqrt(value * (1 - value) / len(evidence))  # of the target's own images
-        half = math.hypot(s.widening * wider * quantile(before_error), sampling)
-        half_gain = s.gain_widening * max(1.0, change.distance(gain_columns) / s.near) * quantile(gain_error)
-        same = bool((evidence.after == evidence.answers).all())
-        gain, half_gain = (0.0, 0.0) if same else (gain, half_gain)
-        helps = 0.5 if same else normal_cdf(gain / max(half_gain / DEVIATIONS, 1e-6))
-        refused = "" if distance <= s.far else too_far(distance)
+        half = math.hypot(s.widening * max(1.0, distance / s.near) * error, sampling)
+        gain, half_gain = self.estimate_gain(evidence, found, known)
         return Estimate(
             interval(value, half),
             interval(value + gain, math.hypot(half, half_gain)),
             Share(gain, gain - half_gain, gain + half_gain),
-            helps,
+            0.5 if half_gain == 0 else normal_cdf(gain / (half_gain / DEVIATIONS)),
             distance,
-            refused,
+            "" if distance <= s.far else too_far(distance),
         )
+
+    def estimate_gain(self, evidence: Evidence, found: dict[str, float], known: StandIns) -> tuple[float, float]:
+        """The gain and half the width of its interval.
+
+        The regression knows the gains of itta+. Another adapter's gain is b + k·c, where c is the share of changed
+        answers, b the gain that the opinions of itta+ believe in, and k the amount by which each change was better than
+        believed on the stand-ins. Without opinions, any change may help or hurt.
+        """
+        if bool((evidence.after == evidence.answers).all()):
+            return 0.0, 0.0
+        if evidence.by_itta_plus:
+            change, columns = self.regression(self.settings.gain_from, found, known, known.gain)
+            wider = self.settings.gain_widening * max(1.0, change.distance(columns) / self.settings.near)
+            return change(columns), wider * quantile((change.unseen - known.gain).abs())
+        if "believed gain" not in found or "believed gain" not in known.columns:
+            return 0.0, found["changed"]
+        believed, changed = (known.columns[name].double() for name in ("believed gain", "changed"))
+        better = known.gain.double() - believed
+        k = float(better @ changed / (changed @ changed).clamp(min=1e-6))
+        wider = max(1.0, found["changed"] / max(float(changed.mean()), 1e-6))  # more changes, more mistakes
+        return found["believed gain"] + k * found["changed"], wider * quantile((better - k * changed).abs())
 
     def regression(
         self, wanted: Sequence[str], found: dict[str, float], known: StandIns, truth: Tensor

@@ -61,7 +61,7 @@ class Witness(Adapter):
         before, after, others = zip(*self.notes)
         names = set.intersection(*(set(o) for o in others))
         opinions = {name: torch.cat([o[name] for o in others]) for name in sorted(names, reverse=True)}
-        return Evidence(torch.cat(before), torch.cat(after), opinions, self.prior)
+        return Evidence(torch.cat(before), torch.cat(after), opinions, self.prior, self.referee is None)
 
     def reset(self) -> None:
         self.inner.reset()
