@@ -36,6 +36,7 @@ def train(
     stand_ins: bool = True,
     page: bool = True,
     threads: int = 0,
+    workers: int = 1,
     json: bool = False,
 ) -> None:
     """Train a model on several domains; an interrupted run goes on where it stopped.
@@ -59,11 +60,13 @@ def train(
             predicting about 4,000 images.
         page: Write page.html at the end, a page about the run in one file.
         threads: CPU threads; 0 leaves the number to torch.
+        workers: Threads that read images ahead; 0 reads them when they are needed.
         json: Print the last record as JSON.
     """
     from itta.algorithms.itta import PRESETS
     from itta.data import open_dataset
     from itta.data.dataset import prepare
+    from itta.data.loaders import use_workers
     from itta.explain.run_story import tell_training, write_run_page
     from itta.nn.device import resolve_device
     from itta.run.source_data import without_stand_ins
@@ -71,6 +74,7 @@ def train(
     from itta.trial import Trial
 
     use_threads(threads)
+    use_workers(workers)
     training.check()
     resolve_device(compute.device)  # refuse an absent one before the images are read
     check_at_least(1, eval_every=eval_every)
