@@ -81,10 +81,10 @@ def delete_leftovers(path: Path) -> None:
 
 
 @contextmanager
-def open_for_rows(path: Path) -> Iterator[IO[str]]:
-    """Open a text file to write row by row; the finished rows stay if a later one fails."""
+def open_for_rows(path: Path, add: bool = False) -> Iterator[IO[str]]:
+    """Open a text file to write row by row, or to add rows; the finished rows stay if a later one fails."""
     refuse_to_replace(path, "text")
-    with naming_full_disk(path), open(path, "w", newline="", encoding="utf-8") as file:
+    with naming_full_disk(path), open(path, "a" if add else "w", newline="", encoding="utf-8") as file:
         yield file
 
 

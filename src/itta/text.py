@@ -82,10 +82,11 @@ def as_cell(value: Any) -> Any:
     return f"'{printable(value)}" if value.lstrip(" ").startswith(FORMULA_STARTS) else printable(value)
 
 
-def csv_writer(stream: Any, columns: Sequence[str]) -> Callable[[Mapping[str, Any]], Any]:
+def csv_writer(stream: Any, columns: Sequence[str], heading: bool = True) -> Callable[[Mapping[str, Any]], Any]:
     """Write the line of the columns, and return a function that writes one row. All CSV that itta writes comes here."""
     writer = csv.DictWriter(stream, columns, lineterminator="\n")
-    writer.writerow({column: as_cell(column) for column in columns})
+    if heading:
+        writer.writerow({column: as_cell(column) for column in columns})
     return lambda row: writer.writerow({name: as_cell(value) for name, value in row.items()})
 
 

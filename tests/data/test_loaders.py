@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from itta.data.dataset import DomainDataset, Split, split
-from itta.data.loaders import TrainLoader, prefetch, stream
+from itta.data.loaders import TrainLoader, batched, cuts, prefetch, stream, use_workers
 from itta.errors import InputError
 
 
@@ -163,3 +163,36 @@ def test_a_rest_too_small_for_an_adapter_goes_with_the_batch_before(n, size, lea
     batches = list(stream(Numbered(n), np.arange(n), size, least=least))
     assert [len(rows) for rows, _, _ in batches] == expected
     assert [i for rows, _, _ in batches for i in rows] == list(range(n))
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_batches_do_not_depend_on_the_number_of_workers(workers: int) -> None:
+    expected = [loader().batches(step) for step in range(2, 12)]
+    found = list(prefetch(loader(), 2, 11, workers=workers))
+    assert [step for step, _ in found] == list(range(2, 12))
+    for (_, batches), others in zip(found, expected, strict=True):
+        for (x, y), (other_x, other_y) in zip(batches, others, strict=True):
+            assert torch.equal(x, other_x)
+            assert torch.equal(y, other_y)
+    assert not prefetch_threads()
+
+
+def test_workers_of_the_process() -> None:
+    try:
+        use_workers(3)
+        batches = prefetch(loader(), 0, 10**9)
+        next(batches)
+        assert 1 < len(prefetch_threads()) <= 3
+        batches.close()  # type: ignore[attr-defined]
+    finally:
+        use_workers(1)
+    for wrong, match in ((-1, "must be at least 0"), (1000, "must be at most 64")):
+        with pytest.raises(InputError, match=match):
+            use_workers(wrong)
+
+
+@pytest.mark.parametrize("n", range(9))
+@pytest.mark.parametrize("least", [1, 2, 4])
+def test_batched_cuts_as_cuts_does(n: int, least: int) -> None:
+    items = list(range(n))
+    assert list(batched(iter(items), 3, least)) == [items[part] for part in cuts(n, 3, least)]

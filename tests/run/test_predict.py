@@ -1,7 +1,9 @@
 import csv
 import io
 import json
+import tracemalloc
 from dataclasses import fields
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,10 @@ import pytest
 from PIL import Image
 
 import itta.run.predict
+import itta.run.unfinished_rows
 from itta.cli import main
+from itta.data.folder import find_images
+from itta.data.loaders import batched, use_workers
 from itta.run.predict import Prediction
 
 COLUMNS = [f.name for f in fields(Prediction)]
@@ -131,3 +136,79 @@ def test_a_mistake_leaves_earlier_predictions_alone(wrong, told, model, photos, 
 def test_no_images_is_a_mistake(model, capsys):
     assert main(["predict", str(model)]) == 2
     assert capsys.readouterr().err.startswith("itta: error: no images")
+
+
+def test_an_interrupted_command_goes_on_and_ends_as_if_it_had_not_stopped(
+    model, photos, tmp_path, capsys, monkeypatch
+) -> None:
+    """With an adapter that learns: its state goes on too. The rows after the last state are predicted again."""
+    monkeypatch.setattr(itta.run.unfinished_rows, "EVERY", 0.0)
+    whole, parts, images = tmp_path / "whole.csv", tmp_path / "parts.csv", str(photos / "night")
+    flags = ["--adapter", "itta+", "--batch-size", "2"]
+    assert main(["predict", str(model), images, "--out", str(whole), *flags]) == 0
+    predict_images, calls = itta.run.predict.predict_images, []
+
+    def stops(*args):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return predict_images(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(itta.run.predict, "predict_images", stops)
+        assert main(["predict", str(model), images, "--out", str(parts), *flags]) != 0
+    assert len(parts.read_text().splitlines()) == 1 + 3 * 2
+    with parts.open("a") as file:
+        file.write("a row that was being written when the power went")
+    state = tmp_path / "parts.csv.unfinished"
+    assert state.is_file()
+    capsys.readouterr()
+    assert main(["predict", str(model), images, "--out", str(parts), *flags]) == 0
+    assert "has 6 of 12 images" in capsys.readouterr().err
+    assert parts.read_text() == whole.read_text()
+    assert not state.exists()
+
+
+def test_another_command_begins_anew(model, photos, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(itta.run.unfinished_rows, "EVERY", 0.0)
+    monkeypatch.setattr(itta.run.unfinished_rows.UnfinishedRows, "finish", lambda self: None)
+    out = tmp_path / "p.csv"
+    command = ["predict", str(model), str(photos / "night"), "--out", str(out)]
+    for size in "45":
+        assert main([*command, "--batch-size", size]) == 0
+        assert len(rows_of(out.read_text(), "csv")) == 12
+    before = out.read_text()
+    (tmp_path / "p.csv.unfinished").write_bytes(b"broken")
+    capsys.readouterr()
+    assert main([*command, "--batch-size", "5"]) == 2
+    assert f"Delete {out}.unfinished" in capsys.readouterr().err
+    assert out.read_text() == before
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_rows_do_not_depend_on_the_workers(workers, model, photos, tmp_path) -> None:
+    outs = [tmp_path / "one.csv", tmp_path / "other.csv"]
+    for out, n in zip(outs, ("1", workers), strict=True):
+        command = ["predict", str(model), str(photos / "night"), "--out", str(out), "--workers", n, "--batch-size", "3"]
+        assert main(command) == 0
+    use_workers(1)
+    assert outs[0].read_text() == outs[1].read_text()
+
+
+def test_many_files_are_listed_without_being_kept(tmp_path) -> None:
+    """Twenty thousand names in forty folders, in the order of people's numbers, in memory that does not grow."""
+    for i in range(40):
+        (tmp_path / f"{i}").mkdir()
+        for j in range(500):
+            (tmp_path / f"{i}" / f"{j}.png").touch()
+    tracemalloc.start()
+    try:
+        n = sum(1 for _ in batched(find_images([tmp_path]), 32))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert n == 20_000 / 32
+    assert peak < 1_000_000
+    first = [str(path.relative_to(tmp_path)) for path in islice(find_images([tmp_path]), 501)]
+    assert first[:11] == [f"0/{j}.png" for j in range(11)]
+    assert first[500] == "1/0.png"

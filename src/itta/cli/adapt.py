@@ -28,6 +28,7 @@ def adapt(
     own: Flags[OwnCodeFlags] = OwnCodeFlags(),
     compute: Flags[ComputeSettings] = ComputeSettings(),
     threads: int = 0,
+    workers: int = 1,
     json: bool = False,
 ) -> None:
     """Run a target's images through a trained model once, with and without adaptation, and compare.
@@ -42,9 +43,11 @@ def adapt(
         out: Directory for records, predictions, a figure and a page.
         page: With --out: write page.html, a page about the run in one file.
         threads: CPU threads; 0 leaves the number to torch.
+        workers: Threads that read images ahead; 0 reads them when they are needed.
         json: Print the result as JSON.
     """
     from itta.data.dataset import prepare_images
+    from itta.data.loaders import use_workers
     from itta.data.target import open_stream
     from itta.explain.adapted_stream import AdaptedStream, diagnosis_of
     from itta.explain.run_story import stream_title, tell_adaptation, write_run_page
@@ -53,6 +56,7 @@ def adapt(
     from itta.store.model import load_model, read_description
 
     use_threads(threads)
+    use_workers(workers)
     stream.check()
     description = read_description(model)
     trained = place(load_model(description, own.given()), compute.device, compute.precision)

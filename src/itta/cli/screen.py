@@ -43,11 +43,11 @@ def use_threads(n: int) -> None:
         torch.set_num_threads(n)
 
 
-def row_writer(stream: IO[str], format: str, columns: Sequence[str]) -> Any:
-    """Return a function that writes one row, as CSV or as a line of JSON."""
+def row_writer(stream: IO[str], format: str, columns: Sequence[str], heading: bool = True) -> Any:
+    """Return a function that writes one row, as CSV, below a heading, or as a line of JSON."""
     if format == "jsonl":
         return lambda row: stream.write(json.dumps(row) + "\n")
-    return csv_writer(stream, columns)
+    return csv_writer(stream, columns, heading)
 
 
 @contextmanager

@@ -33,8 +33,10 @@ def train(
     access: Flags[DataAccess] = DataAccess(),
     compute: Flags[ComputeSettings] = ComputeSettings(),
     keep_checkpoint: bool = False,
+    stand_ins: bool = True,
     page: bool = True,
     threads: int = 0,
+    workers: int = 1,
     json: bool = False,
 ) -> None:
     """Train a model on several domains; an interrupted run goes on where it stopped.
@@ -54,19 +56,25 @@ def train(
         hparams_seed: 0 takes the default hyper-parameters; any other value draws them as DomainBed does.
         eval_every: Record accuracies every this many steps.
         keep_checkpoint: Keep the last checkpoint of a finished training, three times the size of its model.
+        stand_ins: Measure stand-in targets at the end, from which itta estimate learns. That takes as long as
+            predicting about 4,000 images.
         page: Write page.html at the end, a page about the run in one file.
         threads: CPU threads; 0 leaves the number to torch.
+        workers: Threads that read images ahead; 0 reads them when they are needed.
         json: Print the last record as JSON.
     """
     from itta.algorithms.itta import PRESETS
     from itta.data import open_dataset
     from itta.data.dataset import prepare
+    from itta.data.loaders import use_workers
     from itta.explain.run_story import tell_training, write_run_page
     from itta.nn.device import resolve_device
+    from itta.run.source_data import without_stand_ins
     from itta.run.train import train as run
     from itta.trial import Trial
 
     use_threads(threads)
+    use_workers(workers)
     training.check()
     resolve_device(compute.device)  # refuse an absent one before the images are read
     check_at_least(1, eval_every=eval_every)
@@ -88,7 +96,7 @@ def train(
         precision=compute.precision,
         **training.shared(),
     )
-    with progress_bars() as report:
+    with progress_bars() as report, without_stand_ins(not stand_ins):
         prepare(dataset, (*sources, *target), report)
         how = RunSettings(eval_every=eval_every, keep_checkpoint=keep_checkpoint, device=compute.device)
         result = run(trial, out, dataset, how, report)

@@ -1,5 +1,6 @@
 """Images in folders or manifests: root/domain/class/image to train on, root/class/image or root/image as a target."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from itta.data.images import IMAGE_SUFFIXES
 from itta.data.manifest import is_manifest, read_manifest
 from itta.data.suspicions import warn_about
 from itta.errors import InputError, unknown
-from itta.files import walk_files
+from itta.files import leads_back, walk_files
 from itta.text import readable
 
 
@@ -96,24 +97,34 @@ def load_target(
 
 def list_images(paths: Sequence[str | Path]) -> list[Path]:
     """Return the image files in paths, folders and manifests, each once, in order. In a folder 2 comes before 10."""
-    found: list[Path] = []
+    return list(find_images(paths))
+
+
+def find_images(paths: Sequence[str | Path]) -> Iterator[Path]:
+    """Yield the files of `list_images` one by one; only the names of one folder are in memory at a time."""
+    found = _find(paths)
+    return found if len(paths) == 1 and not is_manifest(Path(paths[0])) else iter(dict.fromkeys(found))
+
+
+def _find(paths: Sequence[str | Path]) -> Iterator[Path]:
     for path in map(Path, paths):
         if path.is_dir():
-            inside = sorted(_walk(path), key=_natural)
-            if not inside:
+            inside = _in_order(path)
+            first = next(inside, None)
+            if first is None:
                 raise InputError(f"no images in {path}: expected files with {_suffixes()}.")
-            found += inside
+            yield first
+            yield from inside
         elif not path.exists():
             raise InputError(f"there is no file or folder {path}: check the path.")
         elif is_manifest(path):
-            found += [entry.path for entry in read_manifest(path)]
+            yield from (entry.path for entry in read_manifest(path))
         elif path.suffix.lower() not in IMAGE_SUFFIXES:
             raise InputError(
                 f"{path} is not an image file: expected {_suffixes()}, a folder of such files, or a manifest of them."
             )
         else:
-            found.append(path)
-    return list(dict.fromkeys(found))
+            yield path
 
 
 def no_domains(root: Path) -> InputError:
@@ -214,9 +225,24 @@ def _is_image(path: Path) -> bool:
     return path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".") and path.is_file()
 
 
-def _natural(path: Path) -> tuple[list[str | int], str]:
-    pieces = re.split(r"(\d+)", str(path).casefold())
-    return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)], str(path)
+def _in_order(folder: Path) -> Iterator[Path]:
+    """Yield the images below a folder in the order of `_natural`, folder by folder."""
+    _check_readable(folder)
+    with os.scandir(folder) as entries:  # a slash behind folders: so their files have the place of the whole path
+        names = [f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries if entry.name[0] != "."]
+    names.sort(key=_natural)
+    for name in names:
+        path = folder / name
+        if not name.endswith("/"):
+            if _is_image(path):
+                yield path
+        elif not leads_back(path):
+            yield from _in_order(path)
+
+
+def _natural(name: str) -> tuple[str, str]:
+    """Sort key by which 2 comes before 10: a number's length stands before it. Numbers come before other characters."""
+    return re.sub(r"\d+", lambda found: f"\0{len(str(int(found[0]))):03}{int(found[0])}", name.casefold()), name
 
 
 def _suffixes() -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Lock
+from threading import Condition, Lock
 
 import numpy as np
 import torch
@@ -23,16 +23,25 @@ class InMemory:
 
     def __init__(self, paths: Sequence[str], size: int) -> None:
         self._paths, self._pixels = paths, _reserve(len(paths), size)
-        self._decoded = np.zeros(len(paths), dtype=bool)
-        self._lock = Lock()
+        self._decoded, self._begun = np.zeros(len(paths), dtype=bool), np.zeros(len(paths), dtype=bool)
+        self._changed = Condition()
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         """Return a copy of some images."""
-        with self._lock:
-            for row in np.unique(rows[~self._decoded[rows]]):
+        with self._changed:
+            mine = np.unique(rows[~self._decoded[rows] & ~self._begun[rows]])
+            self._begun[mine] = True
+        try:
+            for row in mine:  # without the lock: threads decode side by side
                 self._pixels[row] = read_image(self._paths[row], self._pixels.shape[1]).transpose(1, 2, 0)
                 self._decoded[row] = True
-        return self._pixels[rows]
+        finally:
+            with self._changed:
+                self._begun[mine] = False  # a file that cannot be read is tried again at its next read
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._begun[rows].any())
+        return self._pixels[rows] if self._decoded[rows].all() else self.read(rows)
 
 
 class FolderImages:

@@ -1,10 +1,10 @@
 """Batches. For training they depend only on seed and step; for evaluation they are a stream in a fixed order."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -16,10 +16,15 @@ from itta.functional.augment import Augmentation, augment, draw_augmentation, to
 from itta.functional.augment_bytes import augment_bytes
 from itta.functional.transfers import pin, send
 from itta.seeds import derive_seed
+from itta.settings import check_at_least, check_at_most
 
 MAX_BATCH_SIZE = 4096
 CPU = torch.device("cpu")
-_AHEAD = 2  # steps: one is made while one waits; more would only take memory
+MAX_WORKERS = 64
+_workers = 1  # threads that read images
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 class TrainLoader:
@@ -91,29 +96,55 @@ def make_batch(stored: StoredBatch, device: torch.device) -> Batch:
     return to_float(pixels) if drawn is None else augment(pixels, drawn), send(labels, device)
 
 
-def prefetch(
-    loader: TrainLoader, first_step: int, last_step: int, device: torch.device = CPU
-) -> Iterator[tuple[int, list[Batch]]]:
-    """Yield each step up to and including the last, with its batches. A thread makes them up to two steps ahead.
+def use_workers(n: int) -> None:
+    """Read images with this many threads from now on, in the whole process; 0 reads them when they are asked for.
 
-    For another device than the CPU, the thread reads the images and the device augments them.
+    Batches and their order do not depend on it. Decoding a file and augmenting a batch leave the interpreter to others,
+    so threads run side by side, share the memory of the images, and need no copies as processes would.
     """
+    global _workers
+    check_at_least(0, workers=n)
+    check_at_most(MAX_WORKERS, workers=n)
+    _workers = n
+
+
+def make_ahead(
+    make: Callable[[Item], Made], items: Iterable[Item], workers: int | None = None
+) -> Iterator[tuple[Item, Made]]:
+    """Yield each item with the result of ``make(item)``, in order. Threads make as many ahead as there are, and one."""
+    workers = _workers if workers is None else workers
+    if workers == 0:
+        yield from ((item, make(item)) for item in items)
+        return
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="itta-prefetch")
+    rest = iter(items)
+    try:
+        pending = deque((item, pool.submit(make, item)) for item in islice(rest, workers + 1))
+        while pending:
+            item, made = pending.popleft()
+            ready = made.result()
+            pending.extend((later, pool.submit(make, later)) for later in islice(rest, 1))
+            yield item, ready
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def prefetch(
+    loader: TrainLoader, first_step: int, last_step: int, device: torch.device = CPU, workers: int | None = None
+) -> Iterator[tuple[int, list[Batch]]]:
+    """Yield each step up to and including the last, with its batches, which threads make ahead.
+
+    For another device than the CPU, the threads read the images and the device augments them.
+    """
+    steps = range(first_step, last_step + 1)
+    if device.type == "cpu":
+        return make_ahead(loader.batches, steps, workers)
 
     def read(step: int) -> list[StoredBatch]:
         return [loader.stored(domain, step).pinned(device) for domain in loader.domains]
 
-    worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="itta-prefetch")
-    steps = iter(range(first_step, last_step + 1))
-    try:
-        make: Callable[[int], Any] = loader.batches if device.type == "cpu" else read
-        pending = deque((step, worker.submit(make, step)) for step in islice(steps, _AHEAD))
-        while pending:
-            step, batches = pending.popleft()
-            ready = batches.result()
-            pending.extend((later, worker.submit(make, later)) for later in islice(steps, 1))
-            yield step, ready if device.type == "cpu" else [make_batch(stored, device) for stored in ready]
-    finally:
-        worker.shutdown(wait=True, cancel_futures=True)
+    ahead = make_ahead(read, steps, workers)
+    return ((step, [make_batch(batch, device) for batch in stored]) for step, stored in ahead)
 
 
 def stream(
@@ -142,10 +173,29 @@ def cuts(n: int, size: int, least: int = 1) -> list[slice]:
     return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], n])]
 
 
+def batched(items: Iterable[Item], size: int, least: int = 1) -> Iterator[list[Item]]:
+    """Cut items into lists as `cuts` does, without knowing their number beforehand.
+
+    >>> list(batched("abcdefg", 3, least=2))
+    [['a', 'b', 'c'], ['d', 'e', 'f', 'g']]
+    """
+    waiting: list[Item] = []
+    for item in items:
+        waiting.append(item)
+        if len(waiting) == size + max(size, least):
+            yield waiting[:size]
+            del waiting[:size]
+    yield from (waiting[part] for part in cuts(len(waiting), size, least))
+
+
 def _read(images: Images, order: np.ndarray, parts: Sequence[slice]) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
-    for part in parts:
+    """Read batch by batch. One worker does not read ahead: a user's own images may draw from torch's generator."""
+
+    def read(part: slice) -> tuple[np.ndarray, Tensor, Tensor]:
         rows = order[part]
-        yield rows, to_float(images.read(rows)), torch.from_numpy(images.labels[rows])
+        return rows, to_float(images.read(rows)), torch.from_numpy(images.labels[rows])
+
+    return (batch for _, batch in make_ahead(read, parts, _workers if _workers > 1 else 0))
 
 
 def _check_batch_size(batch_size: int) -> None:

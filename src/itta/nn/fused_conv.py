@@ -59,10 +59,10 @@ class FusedConv(nn.Module):
 
     def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
         if not has_kernel(x):
-            return self.plain(x, addend)
+            return self.convolve(x, addend)
         found = self.prepare(x)
         if addend is not None and not fits(addend, (len(x), len(self.bias), *found.out)):
-            return self.plain(x, addend)
+            return self.convolve(x, addend)
         x = x.contiguous(memory_format=torch.channels_last)
         kernel, limits = ACTIVATIONS[self.activation]
         rest: list[Any] = [found.weight, self.bias, found.padding, self.stride, self.dilation, self.groups]
@@ -74,7 +74,7 @@ class FusedConv(nn.Module):
             return ops._convolution_pointwise_.binary(addend, x, *rest, "add", 1.0, last, limits, "")
         return ops._convolution_pointwise.binary(x, addend, *rest, "add", 1.0, last, limits, "")
 
-    def plain(self, x: Tensor, addend: Tensor | None) -> Tensor:
+    def convolve(self, x: Tensor, addend: Tensor | None) -> Tensor:
         """Compute the same with the ordinary operators."""
         weight, padding = self.evenly_padded(x.shape[-2:]) if self.same else (self.weight, self.padding)
         z = F.conv2d(x, weight, self.bias, self.stride, padding, self.dilation, self.groups)

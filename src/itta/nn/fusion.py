@@ -79,16 +79,16 @@ class Steps(nn.Module):
         known = {self.start: x}
         del x  # or its memory would be kept to the end
 
-        def fill(part: Any) -> Any:
+        def put_in(part: Any) -> Any:
             return map_aggregate(part, lambda arg: known[arg.name] if isinstance(arg, Result) else arg)
 
         for step in self.steps:
-            args, kwargs = fill(step.args), fill(step.kwargs)
+            args, kwargs = put_in(step.args), put_in(step.kwargs)
             for name in step.spent:
                 del known[name]
             known[step.name] = self.call(step.run, args, kwargs)
             del args, kwargs
-        return fill(self.end)
+        return put_in(self.end)
 
     def call(self, run: Callable[..., Any] | str | int, args: Any, kwargs: Any) -> Any:
         if isinstance(run, str):

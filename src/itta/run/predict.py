@@ -1,7 +1,8 @@
 """Predict image files one batch after another, and say which answers adaptation changed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 
 from itta.adapters.base import Adapter
 from itta.data.images import read_image
-from itta.data.loaders import cuts
+from itta.data.loaders import batched, make_ahead
 from itta.errors import InputError
 from itta.functional.augment import to_float
 from itta.run.evaluate import answer
@@ -30,15 +31,17 @@ class Prediction:
 
 
 def predict_files(
-    adapter: Adapter, source: Adapter, files: Sequence[Path], batch_size: int
+    adapter: Adapter, source: Adapter, files: Iterable[Path], batch_size: int
 ) -> Iterator[list[Prediction]]:
-    """Yield a list of rows per batch, in the order of the files; unreadable files do not stop the rest."""
+    """Yield a list of rows per batch, in the order of the files; unreadable files do not stop the rest.
+
+    Files are read a few batches ahead, and no name is kept: there may be millions.
+    """
     if batch_size < 1:
         raise InputError(f"batch size must be at least 1, got {batch_size}.")
     size = adapter.model.image_size
-    for part in cuts(len(files), batch_size, adapter.needs.batch):
-        chunk = files[part]
-        images, errors = read_images(chunk, size)
+    chunks = batched(files, batch_size, adapter.needs.batch)
+    for chunk, (images, errors) in make_ahead(partial(read_images, size=size), chunks):
         rows = iter(predict_images(adapter, source, images) if images else [])
         yield [
             Prediction(readable(str(f)), error=errors[f]) if f in errors else replace(next(rows), file=readable(str(f)))
