@@ -194,16 +194,19 @@ def fill(page: str, text: str) -> str:
 def main(options: Options) -> None:
     rows, parts = (read(options.records / f"itta_plus_{name}.csv") for name in ("grid", "ablation"))
     rivals = read(options.records / "itta_plus_rivals.csv")
-    tables = [aims_table(rows, rivals), *(target_table(rows, t) for t in dict.fromkeys(r.training for r in rows))]
-    tables += [method_table(rows, "Methods that need no gradient"), other_table(rows)]
+    seeds = "A number is the mean over the seeds that were measured."
+    tables = [(aims_table(rows, rivals), "The last column says whether the aim is reached.")]
+    tables += [(target_table(rows, t), seeds) for t in dict.fromkeys(r.training for r in rows)]
+    tables.append((method_table(rows, "Methods that need no gradient"), "The guard bounds losses and costs gain."))
+    tables.append((other_table(rows), "A worst cell or stream below zero is a loss against the trained model."))
     if rivals:
-        tables.append(rivals_table(rows, rivals))
-    tables.append(ablation_table(parts))
+        tables.append((rivals_table(rows, rivals), "Methods with few streams need more measurements."))
+    tables.append((ablation_table(parts), "The first row is the default; each other row changes one part."))
     models = Counter(training for training, *_ in {(r.training, r.dataset, r.target, r.seed) for r in rows})
     counts = ", ".join(f"{n} trained with {training}" for training, n in sorted(models.items()))
     batches = ", ".join(f"{b}: {gain:+.2f}" for b, gain in batch_means(rows).items())
     text = f"Models measured so far: {counts}. Mean gain of `itta+` by batch size: {batches}.\n\n"
-    text += "\n".join(f"### {t.title}\n\n{t.to_markdown()}\n" for t in tables)
+    text += "\n".join(f"### {t.title}\n\n{t.to_markdown()}\n\n{meaning}\n" for t, meaning in tables)
     replace_text(options.page, fill(options.page.read_text(), text))
     draw(rows, options.figure)
     print(text)
