@@ -103,7 +103,7 @@ def predict(
 
 
 def say_estimate(found: "Estimation", adapter: str) -> None:
-    """Print the estimated accuracy on the error stream: rows may go to the screen. A model without stand-ins has none."""
+    """Print the estimated accuracy on the error stream: rows may go to the screen. Not all models have one."""
     combined = found.combined
     if found.estimated.combined is None:
         return
