@@ -105,7 +105,8 @@ def ask_prototypes(adapter: ITTAPlus, kept: Kept, batch: int) -> Tensor:
             adapter.forget()
         part = slice(at, at + batch)
         seen = Seen(kept["plain"][part], None, kept["features"][part])
-        answers.append(adapter.ask_prototypes(adapter.supports, seen))
+        scores = adapter.ask_prototypes(adapter.supports, seen)
+        answers.append(adapter.sharpened(scores, seen.plain / adapter.temperature))
     return torch.cat(answers)
 
 

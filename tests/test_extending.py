@@ -23,7 +23,11 @@ from itta.cli import VERBS, main
 from itta.data import DATASETS, DataRequest, NamedDataset, load_dataset
 from itta.data.dataset import DomainDataset
 from itta.data.streams import CLASS_ORDERS, DOMAIN_ORDERS, draw_order
+from itta.estimators import ESTIMATORS, estimate_from
+from itta.estimators.base import Estimator, Evidence
+from itta.estimators.statistics import STATISTICS, measure_answers
 from itta.metrics.selection import SELECTIONS, ChosenCheckpoint, Selection
+from itta.models.stand_ins import StandIns
 from itta.nn import BACKBONES, Backbone, BackboneEntry
 from itta.records import Record
 from itta.report.layouts import TABLES, Layout, Row, leave_one_out
@@ -158,6 +162,23 @@ def test_a_watch_of_the_guard(trained: Callable[..., Algorithm], monkeypatch: py
     guard: Any = adapt(trained("erm"), "t3a", guard=True)
     guard(torch.rand(4, 3, 16, 16))
     assert guard.log[-1].watch == "never content"
+
+
+def test_an_estimator_and_a_statistic(monkeypatch: pytest.MonkeyPatch, run_itta) -> None:
+    class Optimist(Estimator):
+        """Everything is right."""
+
+        name, paper = "optimist", "none: an example"
+
+        def __call__(self, evidence: Evidence, known: StandIns | None) -> float:
+            return 1.0
+
+    monkeypatch.setitem(ESTIMATORS, "optimist", Optimist)
+    monkeypatch.setitem(STATISTICS, "images", lambda evidence, threshold: float(len(evidence)))
+    evidence = Evidence(torch.eye(3), torch.arange(3))
+    assert estimate_from(evidence, None).single == {"confidence": 1.0, "optimist": 1.0}
+    assert measure_answers(evidence, 0.0, 3, ["images"]) == {"images": 3.0}
+    assert "optimist" in run_itta("list", "estimators")
 
 
 class InThisProcess:

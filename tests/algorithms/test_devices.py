@@ -27,7 +27,7 @@ OTHERWISE: dict[str, list[dict[str, Any]]] = {
     "irm": [{"irm_penalty_anneal_iters": 1}],
     "itta": [{"update_order": "paper", "align_every": 2}, {"align_blocks": "last", "resnet_dropout": 0.5}],
     "metareg": [{"metareg_steps": 1}],
-    "mldg": [{"mldg_pairs": "holdout", "weight_decay": 1e-3}],
+    "mldg": [{"mldg_pairs": "ring", "weight_decay": 1e-3}],
     "mmd": [{"reference": True}],
     "mt3": [{"mt3_first_order": True}],
     "mtl": [{"reference": True}],

@@ -96,6 +96,14 @@ def test_a_model_without_stand_ins_says_so(trained_model: Path, unlabelled: Path
     assert "source, by confidence" in printed
 
 
+def test_stand_ins_can_be_left_out(sites: Path, tmp_path: Path) -> None:
+    import itta
+
+    words = ["train", str(sites), "--target", "night", *TINY, "--out", str(tmp_path / "run"), "--json", "--no-page"]
+    assert main([*words, "--no-stand-ins", "--set", "batch_size=8"]) == 0
+    assert itta.load(tmp_path / "run").stand_ins is None
+
+
 def test_check_from_the_page_to_the_verdict(
     trained_model: Path, unlabelled: Path, tmp_path: Path, run_itta, fails
 ) -> None:

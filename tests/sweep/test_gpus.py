@@ -77,13 +77,10 @@ def test_gpus_are_named_as_the_environment_names_them(monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("three_gpus")
 def test_workers_see_the_gpus_of_their_slot_and_no_others(make_job: MakeJob, tmp_path: Path) -> None:
     """Real workers: torch cannot use the GPUs that they are given, and each says which those are."""
-    jobs = {
-        name: Job(**{**vars(make_job(tmp_path / name)), "gpus": 1.0}) for name in ("first", "second", "third", "fourth")
-    }
+    jobs = {name: Job(**{**vars(make_job(tmp_path / name)), "gpus": 1.0}) for name in ("first", "second", "third")}
     failed = run_jobs(jobs, "local", EngineOptions(gpus=1.0, slots=2))
     assert failed.keys() == jobs.keys()
     given = [re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)\)", reason)[0] for reason in failed.values()]
-    assert set(given) <= {"4", "5"}
     assert set(given) == {"4", "5"}
     assert all("install a CUDA build of torch" in reason for reason in failed.values())
 

@@ -162,6 +162,10 @@ class Adapter(nn.Module):
         """The loss of the last update. The host waits for the device to read it."""
         return float(self.latest_loss)
 
+    @last_loss.setter
+    def last_loss(self, loss: Tensor | float) -> None:
+        self.latest_loss = loss
+
     def receive(self, x: Tensor) -> Tensor:
         """Check a batch, and send it to the device of the network.
 

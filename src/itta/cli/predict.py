@@ -103,8 +103,10 @@ def predict(
 
 
 def say_estimate(found: "Estimation", adapter: str) -> None:
-    """Print the estimated accuracy on the error stream: rows may go to the screen."""
+    """Print the estimated accuracy on the error stream: rows may go to the screen. Not all models have one."""
     combined = found.combined
+    if found.estimated.combined is None:
+        return
     if combined is not None:
         for name, share in {"source": combined.before, adapter: combined.after}.items():
             low, high = percent(share.low), percent(share.high)

@@ -33,6 +33,7 @@ def train(
     access: Flags[DataAccess] = DataAccess(),
     compute: Flags[ComputeSettings] = ComputeSettings(),
     keep_checkpoint: bool = False,
+    stand_ins: bool = True,
     page: bool = True,
     threads: int = 0,
     workers: int = 1,
@@ -55,6 +56,8 @@ def train(
         hparams_seed: 0 takes the default hyper-parameters; any other value draws them as DomainBed does.
         eval_every: Record accuracies every this many steps.
         keep_checkpoint: Keep the last checkpoint of a finished training, three times the size of its model.
+        stand_ins: Measure stand-in targets at the end, from which itta estimate learns. That takes as long as
+            predicting about 4,000 images.
         page: Write page.html at the end, a page about the run in one file.
         threads: CPU threads; 0 leaves the number to torch.
         workers: Threads that read images ahead; 0 reads them when they are needed.
@@ -66,6 +69,7 @@ def train(
     from itta.data.loaders import use_workers
     from itta.explain.run_story import tell_training, write_run_page
     from itta.nn.device import resolve_device
+    from itta.run.source_data import without_stand_ins
     from itta.run.train import train as run
     from itta.trial import Trial
 
@@ -92,7 +96,7 @@ def train(
         precision=compute.precision,
         **training.shared(),
     )
-    with progress_bars() as report:
+    with progress_bars() as report, without_stand_ins(not stand_ins):
         prepare(dataset, (*sources, *target), report)
         how = RunSettings(eval_every=eval_every, keep_checkpoint=keep_checkpoint, device=compute.device)
         result = run(trial, out, dataset, how, report)

@@ -28,8 +28,8 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     )
 }
 NO_STAND_INS = (
-    "the model has no stand-ins, which are collected when a training ends: only estimates without an interval are "
-    "given, and on images of another style they are too high. Train the model again to get intervals"
+    "the model has no stand-ins. Single estimates are often too high on images of another style. Train the model again "
+    "with stand-ins, or give it some with itta.collect"
 )
 
 

@@ -28,6 +28,7 @@ from itta.records import RECORDS, Record
 from itta.records.values import hashable, without_counts
 from itta.run.directory import TRIAL, alone, claim
 from itta.run.evaluate import evaluate
+from itta.run.source_data import without_stand_ins
 from itta.run.status import State, read_state, write_state
 from itta.run.train import CHECKPOINT, selected_model, train_in
 from itta.seeds import derive_seed, seed_all
@@ -51,6 +52,7 @@ class Job:
     keep_checkpoint: bool = False  # of a finished training: three times the size of its model
     device: str = "auto"
     gpus: float = 0.0  # reserved for the job by the engine
+    stand_ins: bool = True  # measure stand-in targets, from which accuracy is estimated without labels
 
 
 class Ending(NamedTuple):
@@ -86,7 +88,8 @@ def perform(job: Job, report: ReportProgress = silent) -> None:
             check_assigned(job)
             dataset = open_data(job.trial, job.access, job.data)
             if not is_model(job.out):
-                train_job(job, dataset, diary, report)
+                with without_stand_ins(not job.stand_ins):
+                    train_job(job, dataset, diary, report)
             if not job.keep_checkpoint:
                 (job.out / CHECKPOINT).unlink(missing_ok=True)
             adapt_job(job, dataset, diary)

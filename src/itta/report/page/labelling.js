@@ -76,7 +76,7 @@
     at("picture").hidden = !image;
     if (image) at("picture").src = image.picture;
     at("picture").alt = image ? "The image to label" : "";
-    at("name").textContent = image ? image.image : "";
+    at("name").textContent = image ? image.image.split(/[\\/]/).pop() : ""; // a folder may name the class
     at("typed").hidden = byKey;
     at("typed").textContent = byKey ? "" : `Type the class, then Enter: ${typed || "…"}`;
     at("classes").replaceChildren(...(image ? shown() : []).map((i) => {
