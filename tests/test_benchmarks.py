@@ -91,6 +91,14 @@ def test_forward_cost_compares_with_onnx_runtime(run, capfd):
     assert found[f"{case} onnxruntime"] == found[f"{case} source to source"] == {"ratio": 1.0, "spread": 0.0}
 
 
+def test_large_target_finds_every_link(load, tmp_path):
+    module = load("large_target")
+    found = module.measure(module.Options(images=300, folders=7, directory=tmp_path))
+    assert found["images"] == 300
+    assert 0 < found["peak_bytes"] < 1_000_000
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_the_command_prints_json_alone():
     command = [sys.executable, "-m", "benchmarks.methods_cost", *TINY, "--domains", "2", "--only", "irm", "--json"]
