@@ -3,8 +3,9 @@
 All take random images of a folder root/domain/class/image and augment them as DomainBed does. `pillow` opens, crops,
 mirrors and colours them one by one with Pillow and draws its random numbers with torch, as torchvision does; in `pillow
 lean` they come from Python. `cache` is what `itta train` does: pixels from the cache, whole batches, `augment_bytes`.
-Then a network trains on such batches, made by another thread, and the share of the time that its steps wait for them is
-taken.
+`1 worker` and `2 workers` decode the files and do no more, with as many threads, as `itta predict --workers` does; the
+column `speed up` compares them. Then a network trains on such batches, made by another thread, and the share of the
+time that its steps wait for them is taken.
 """
 
 import math
@@ -13,6 +14,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,12 +29,13 @@ from benchmarks.timing import Job, Ratio, Result, compare, interleave
 from itta.algorithms import ALGORITHMS, Task
 from itta.data import load_dataset
 from itta.data.dataset import DomainDataset, split
-from itta.data.loaders import TrainLoader, prefetch
+from itta.data.loaders import TrainLoader, batched, make_ahead, prefetch
 from itta.errors import InputError
 from itta.functional.augment import FLIP, GREY, JITTER, RATIO, SCALE
 from itta.hparams import default
+from itta.run.predict import read_images
 
-BASE = "pillow"
+BASE, ONE, TWO = "pillow", "1 worker", "2 workers"
 
 
 class Draw(Protocol):
@@ -90,11 +94,14 @@ def measure(options: Options) -> Result:
         BASE: Job(repeat(options.batches, lambda step: pillow_batches(dataset, options, TorchDraw())), n),
         "pillow lean": Job(repeat(options.batches, lambda step: pillow_batches(dataset, options, PythonDraw(step))), n),
         "cache": Job(repeat(options.batches, loader.batches), n),
+        ONE: Job(partial(decode, dataset, options, 1), n),
+        TWO: Job(partial(decode, dataset, options, 2), n),
     }
     seconds = interleave(jobs, options.rounds, options.json)
     times = compare(seconds, BASE)
     speed = compare({name: [1 / s for s in of_rounds] for name, of_rounds in seconds.items()}, BASE)
-    columns = {"time": times, "speed": speed}
+    up = compare({name: [1 / s for s in seconds[name]] for name in (ONE, TWO)}, ONE)
+    columns = {"time": times, "speed": speed, "speed up": up}
     if options.steps:
         task = replace(options.task(), classes=dataset.classes, domains=domains)
         columns["waiting"] = {"cache": waiting(loader, task, options)}
@@ -107,6 +114,15 @@ def repeat(n: int, run: Callable[[int], object]) -> Callable[[], None]:
             run(step)
 
     return job
+
+
+def decode(dataset: DomainDataset, options: Options, workers: int) -> None:
+    """Decode the files of as many batches as a round has, in order."""
+    files = [Path(name) for images in dataset.domains.values() for name in images.names]
+    n = options.batches * options.batch * len(dataset.domains)
+    chunks = batched(islice(cycle(files), n), options.batch)
+    for _ in make_ahead(partial(read_images, size=options.image_size), chunks, workers):
+        pass
 
 
 def pillow_batches(dataset: DomainDataset, options: Options, draw: Draw) -> list[Tensor]:

@@ -82,6 +82,24 @@ def test_json_is_one_object_of_ratios(name, flags, expected, run, capfd):
 
 
 @pytest.mark.slow
+def test_forward_cost_compares_with_onnx_runtime(run, capfd):
+    run("forward_cost", *TINY, "--rest", "0", "--json")
+    found = json.loads(capfd.readouterr().out)
+    case = "small_cnn 16² batch 4"
+    jobs = {f"{case} {job}" for job in ("onnxruntime", "network", "source", "itta+")}
+    assert set(found) == {*jobs, *(f"{job} to source" for job in jobs)}
+    assert found[f"{case} onnxruntime"] == found[f"{case} source to source"] == {"ratio": 1.0, "spread": 0.0}
+
+
+def test_large_target_finds_every_link(load, tmp_path):
+    module = load("large_target")
+    found = module.measure(module.Options(images=300, folders=7, directory=tmp_path))
+    assert found["images"] == 300
+    assert 0 < found["peak_bytes"] < 1_000_000
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
 def test_the_command_prints_json_alone():
     command = [sys.executable, "-m", "benchmarks.methods_cost", *TINY, "--domains", "2", "--only", "irm", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
@@ -104,8 +122,9 @@ def folder(tmp_path):
 def test_loading_compares_and_tells_how_long_steps_wait(run, folder, capsys):
     run("loading", *TINY, "--data", str(folder), "--steps", "2", "--json")
     found = json.loads(capsys.readouterr().out)
-    jobs = {"pillow", "pillow lean", "cache"}
-    assert set(found) == {*jobs, *(f"{job} speed" for job in jobs), "cache waiting"}
+    jobs = {"pillow", "pillow lean", "cache", "1 worker", "2 workers"}
+    more = {"cache waiting", "1 worker speed up", "2 workers speed up"}
+    assert set(found) == {*jobs, *(f"{job} speed" for job in jobs), *more}
     assert found["pillow"] == found["pillow speed"] == {"ratio": 1.0, "spread": 0.0}
     assert found["cache"]["ratio"] * found["cache speed"]["ratio"] == pytest.approx(1)
     assert 0 <= found["cache waiting"]["ratio"] < 1

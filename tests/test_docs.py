@@ -92,7 +92,7 @@ def test_the_check_writes_nothing_and_fails(
     ("name", "forward", "backward"),
     [
         ("erm", 1, 1),
-        ("mldg", 2, 2),  # three pairs of domains, each a pass and a gradient of both
+        ("mldg", 2 / 3, 2 / 3),  # one pair of the three domains: a pass and a gradient of both
         ("dann", 1, 1 / 2),  # every other step moves the discriminator alone
         ("sagnet", 2, 2),
         # Of three domains two are trained on: their pass, and its tangent, of which a convolution has two but the first

@@ -125,9 +125,9 @@ def rule_for(func: Any, args: Any, kwargs: Any, inputs: list[Tensor], out: Any) 
     if func is F.batch_norm:
         return batch_norm_rule(BatchNorm(*args, **kwargs))
     if func is F.relu:
-        return lambda given: given[0] * (out > 0)
+        return lambda given: torch.ops.aten.threshold_backward(given[0], out, 0)  # in one pass: given·(out > 0)
     if func is F.relu6:
-        return lambda given: given[0] * ((out > 0) & (out < 6))
+        return lambda given: torch.ops.aten.hardtanh_backward(given[0], out, 0, 6)
     if func in LINEAR and not kwargs.get("value"):  # F.pad with a value is affine
         dims = [(t.shape, t.dtype, t.device) for t in inputs]
         template = put_back((args, kwargs), [torch.empty(0)] * len(inputs))
