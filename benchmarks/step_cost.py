@@ -25,13 +25,14 @@ from itta.algorithms import Algorithm, Task
 from itta.algorithms.base import Batch, Logs
 from itta.algorithms.consistency import Consistency
 from itta.algorithms.erm import ERM
-from itta.algorithms.itta import ITTA, Run, grad, set_gradients
+from itta.algorithms.itta import ITTA, Losses, Run, grad, set_gradients
 from itta.data import load_dataset
 from itta.data.dataset import split
 from itta.data.loaders import TrainLoader
 from itta.explain.resource_counters import peak_memory
 from itta.functional.gradients import alignment
 from itta.functional.jvp import Tape
+from itta.functional.transfers import fetch_numbers
 from itta.hparams import default
 from itta.nn import make_backbone
 from itta.nn.views import mixing_points
@@ -58,12 +59,13 @@ class DoubleBackward(ITTA):
         logs = self.align_through(g_main[: len(aligned)], g_wcont)
         set_gradients(aligned, [m.add_(w.detach(), alpha=self.hp.alpha) for m, w in zip(g_main, g_wcont)])
         self.optimizers["main"].step()
-        return run.logs() | logs
+        return fetch_numbers(run.losses()) | logs
 
-    def align(self, run: Run) -> Logs:
+    def align(self, run: Run, losses: Losses | None = None) -> Logs:
         run.tape = Tape()
         g_main = grad(run.main, self.aligned_parameters(), keep_graph=True)
-        return self.align_through(g_main, torch.autograd.grad(run.wcont, self.aligned_parameters(), create_graph=True))
+        g_wcont = torch.autograd.grad(run.wcont, self.aligned_parameters(), create_graph=True)
+        return fetch_numbers(losses or {}) | self.align_through(g_main, g_wcont)
 
     def align_through(self, g_main: list[Tensor], g_wcont: tuple[Tensor, ...]) -> Logs:
         found = alignment(g_main, [g.detach() for g in g_wcont])
