@@ -123,11 +123,12 @@ def test_figures_and_pictures_are_drawn(opened: Callable[..., Any]) -> None:
     assert len(boxes) == 2 + 3  # the open stream and its diagnosis; held-out sources, a target and the loss
     assert all(box["width"] > 200 and box["height"] > 100 for box in boxes)
     lines = page.locator("#stream-1 .stream .box path.line").evaluate_all("all => all.map(p => p.getTotalLength())")
-    assert len(lines) == 2
+    assert len(lines) == 2 + 2  # accuracy before and after; likeness and trust of the diagnosis
     assert min(lines) > 100
     assert page.locator("#stream-1 .mark").evaluate_all("all => all.map(m => m.title)") == [
         "after 2 images: finite (not finite), rolled back",
         "after 6 images: entropy (0.05, limit 0.1), reset",
+        "after 4 images: the style jumps",  # on the chart of the diagnosis
     ]
     images = page.locator("img").evaluate_all("all => all.map(i => [i.alt, i.naturalWidth])")
     assert len(images) == 8
