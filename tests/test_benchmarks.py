@@ -214,9 +214,9 @@ def test_memory_counts_what_is_alive_at_once(load):
 def test_a_sweep_survives_kills(load, tmp_path, monkeypatch):
     kills = load("sweep_kills")
     monkeypatch.setattr(kills, "TABLES", kills.TABLES[:1])  # all of them are compared in the next test
-    found = kills.measure(kills.Options(trials=4, kills=3), tmp_path)
+    found = kills.measure(kills.Options(trials=3, kills=2), tmp_path)
     assert found.wrong == []
-    assert sorted(found.kills) == ["launcher", "worker", "worker"]
+    assert sorted(found.kills) == ["launcher", "worker"]
     assert found.starts >= 2
     assert found.resumed >= 1
 
@@ -295,9 +295,9 @@ def test_effects_of_deviations(load):
 @pytest.mark.slow
 def test_verbs_survive_kills(load, tmp_path):
     kills = load("random_kills")
-    found = kills.measure(kills.Options(kills=8, steps=5, json=True), tmp_path)
+    found = kills.measure(kills.Options(kills=4, steps=5, json=True), tmp_path)
     assert found.wrong == []
-    assert sum(found.kills.values()) == 8
+    assert sum(found.kills.values()) == 4
     assert all(found.compared[verb] >= 1 for verb in ("train", "sweep", "tune", "export"))
     (tmp_path / "train-peace" / "model.safetensors").write_bytes(b"another")
     assert kills.results("train", tmp_path / "train-peace") != kills.results("train", tmp_path / "train-0")

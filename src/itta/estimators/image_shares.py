@@ -33,7 +33,7 @@ def right_probabilities(evidence: Evidence, estimate: Estimate) -> tuple[Tensor,
 def move_mean(p: Tensor, mean: float) -> Tensor:
     """Move probabilities on the logit scale until they have a given mean.
 
-    >>> moved = move_mean(torch.tensor([0.5, 0.9]), 0.5)
+    >>> moved = move_mean(Tensor([0.5, 0.9]), 0.5)
     >>> round(float(moved.mean()), 4), bool(moved[0] < moved[1])
     (0.5, True)
     """

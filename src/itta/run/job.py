@@ -52,7 +52,7 @@ class Job:
     keep_checkpoint: bool = False  # of a finished training: three times the size of its model
     device: str = "auto"
     gpus: float = 0.0  # reserved for the job by the engine
-    stand_ins: bool = True  # measure stand-in targets, from which accuracy is estimated without labels
+    stand_ins: bool = False  # measure stand-in targets, from which accuracy is estimated without labels
 
 
 class Ending(NamedTuple):

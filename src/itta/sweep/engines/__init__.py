@@ -136,9 +136,7 @@ def run_local(
         refuse_another(out, trial)  # a finished model of another trial would pass for this one's
     waiting = {name: job for name, job in jobs.items() if not is_model(job[1])}
     threads = threads_each(min(slots, len(waiting)))
-    wanted = {
-        name: Job(trial, out, threads=threads, device=device, stand_ins=False) for name, (trial, out) in waiting.items()
-    }
+    wanted = {name: Job(trial, out, threads=threads, device=device) for name, (trial, out) in waiting.items()}
     failed = run_jobs(wanted, "local", EngineOptions(slots=slots, retries=0), report)
     if failed:
         name, reason = next(iter(failed.items()))
