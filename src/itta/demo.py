@@ -228,7 +228,7 @@ def sample_pictures() -> tuple[dict[str, np.ndarray], list[str]]:
     for label, code in zip(first.labels, first.groups or ()):
         if code in common:
             codes.setdefault(dataset.classes[label], code)
-    codes = dict(list(codes.items())[:9])
+    codes = dict(list(codes.items())[:6])
     pictures = {}
     for style, domain in dataset.domains.items():
         where = {code: i for i, code in reversed(list(enumerate(domain.groups or ())))}

@@ -9,7 +9,7 @@ import numpy as np
 
 from itta.report.plot_style import COLOURS, hide_spines, pyplot, save_figure
 
-LINES = ("plain", "third", "other", "adapted")  # colours of the curves, in their order
+LINES = (("plain", "-"), ("third", "-"), ("other", "--"), ("adapted", "-"))  # colours and dashes of the curves
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class StreamResults:
 def plot_demo(path: Path, pictures: DomainPictures, results: StreamResults) -> Path:
     """Draw the whole demo in one figure."""
     figure: Any = pyplot().figure(figsize=(11.5, 5.4), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=[1, 1.2])
+    left, right = figure.subfigures(1, 2, width_ratios=[1, 1.35])
     draw_styles(left.subplots(len(pictures.images), len(pictures.columns), squeeze=False), pictures)
-    left.suptitle("the same things in four styles: three to learn from, one to meet", fontsize=9)
+    left.suptitle("three styles to learn from, one to meet", fontsize=9)
     top, bottom = right.subplots(2, 1, height_ratios=[1.35, 1])
     draw_accuracies(top, results.accuracies)
     draw_curves(bottom, results.curves, results.window)
@@ -74,19 +74,19 @@ def draw_accuracies(ax: Any, accuracies: Mapping[str, Mapping[str, Sequence[floa
     ax.set_xlim(0, 100)
     ax.set_xlabel("accuracy on the target, %  (dots: seeds)", fontsize=8)
     ax.tick_params(axis="x", labelsize=7)
-    ax.legend(fontsize=7, frameon=False, loc="lower right")
+    ax.legend(fontsize=7, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     hide_spines(ax)
 
 
 def draw_curves(ax: Any, curves: Mapping[str, Sequence[np.ndarray]], window: int) -> None:
     """Draw accuracy along the stream, the mean over seeds, for each method."""
-    for (name, runs), colour in zip(curves.items(), LINES):
+    for (name, runs), (colour, dashes) in zip(curves.items(), LINES):
         length = min(map(len, runs))
         mean = 100 * np.mean([run[:length] for run in runs], 0)[window - 1 :]
-        ax.plot(np.arange(window, length + 1), mean, color=COLOURS[colour], lw=1.5, label=name)
+        ax.plot(np.arange(window, length + 1), mean, color=COLOURS[colour], ls=dashes, lw=1.5, label=name)
     ax.set_ylim(0, 100)
     ax.set_xlabel("images seen, classes in clusters", fontsize=8)
     ax.set_ylabel(f"accuracy of the last {window}, %", fontsize=8)
     ax.tick_params(labelsize=7)
-    ax.legend(fontsize=7, frameon=False, loc="lower right", ncols=2)
+    ax.legend(fontsize=7, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
     hide_spines(ax)
