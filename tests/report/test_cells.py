@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from itta.records import Record
-from itta.records.collection import Collection
+from itta.records.collection import Collection, matches
 from itta.report.cells import TableOptions
 from itta.report.filled_layout import FilledLayout, fill_layout
 from itta.report.layouts import PAPER_TABLES, Layout, Row
@@ -97,6 +97,19 @@ def test_an_adapter_run_with_several_settings_is_not_chosen_from(made: Made) -> 
     assert any("lr = 0.1, 0.2; choose one with --where adapter" in n for n in table.notes)
     one = Collection([r for r in runs if r.adapter_hparams != {"lr": 0.2}])
     assert fill_layout(layout, one, TableOptions(split="in")).cells["ERM + Tent"]["Sketch"].mean == 0.6
+
+
+def test_an_adapter_run_on_several_streams_is_not_chosen_from(made: Made) -> None:
+    trained, first = made("erm", adapted={"tent": 0.6})
+    runs = [trained, *(replace(first, stream={"order": order, "seed": 0}) for order in ("iid", "sorted"))]
+    layout = Layout("", (Row("ERM + Tent", "erm", "tent"),), PAPER_TABLES["pacs"].columns)
+    table = fill_layout(layout, Collection(runs), TableOptions(split="in"))
+    assert any("stream.order = iid, sorted; choose one with --where adapter.… or stream.…" in n for n in table.notes)
+    assert [matches(r, {"stream.order": "sorted"}) for r in runs] == [
+        True,
+        False,
+        True,
+    ]  # the first as trained
 
 
 def test_missing_cells_say_why(made: Made) -> None:

@@ -56,7 +56,8 @@ def report(
         over: Average over trial seeds with the best hyper-parameters each (as DomainBed), or all trials (as the paper).
         split: Images of the target: in (DomainBed), out or all. auto takes in if every record has it, else all.
         last_only: Choose among the last checkpoints of the runs only. These are the ones kept as models.
-        where: Keep only records with these values: steps=5001, backbone=resnet18, hparams.lr=5e-05, adapter.lr=0.0001.
+        where: Keep only records with these values: steps=5001, backbone=resnet18, hparams.lr=5e-05, adapter.lr=0.0001,
+            stream.order=iid.
         beside_paper: Show the paper's numbers below ours.
         calibration: Add a column with the expected calibration error.
         estimates: Also list accuracies that were estimated without labels, beside the true ones.

@@ -26,8 +26,8 @@ class Collection:
 def collect_records(paths: Sequence[Path], where: Mapping[str, str] | None = None, needed: bool = True) -> Collection:
     """Read files of records, and every records.jsonl in folders. Models that `itta tune` trained are skipped.
 
-    ``where`` keeps the records with these values: fields of the trial by name, settings as hparams.NAME and
-    adapter.NAME. If ``needed``, it is an error to find no records.
+    ``where`` keeps the records with these values: fields of the trial by name, settings as hparams.NAME,
+    adapter.NAME and stream.NAME. If ``needed``, it is an error to find no records.
     """
     found: list[Record] = []
     notes: Counter[str] = Counter()
@@ -70,22 +70,22 @@ def trial_without_record(folder: Path) -> Trial | None:
 
 
 def matches(r: Record, where: Mapping[str, str]) -> bool:
-    """Whether a record has these values. Conditions on an adapter's settings do not apply to models as trained."""
+    """Whether a record has these values. Conditions on adapter and stream do not apply to models as trained."""
     as_trained = r.adapter == "source"
     return all(
         as_written(value_of(r, name)) == value
         for name, value in where.items()
-        if not (as_trained and name.startswith("adapter."))
+        if not (as_trained and name.startswith(("adapter.", "stream.")))
     )
 
 
 def value_of(r: Record, name: str) -> Any:
     kind, dot, key = name.partition(".")
-    settings = {"hparams": r.hparams, "adapter": r.adapter_hparams}
+    settings = {"hparams": r.hparams, "adapter": r.adapter_hparams, "stream": r.stream}
     if dot and kind in settings:
         return settings[kind].get(key)
     if not hasattr(r.trial, name):
         raise InputError(
-            f"a trial has no {name!r}: choose one of {', '.join(r.trial.to_json())}, hparams.… or adapter.…"
+            f"a trial has no {name!r}: choose one of {', '.join(r.trial.to_json())}, hparams.…, adapter.… or stream.…"
         )
     return getattr(r.trial, name)

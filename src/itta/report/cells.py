@@ -141,7 +141,7 @@ class RecordIndex:
         if len(found) > 1:
             return (
                 f"several settings: {row.adapter} was run with {differing_settings(found)}; "
-                "choose one with --where adapter.…"
+                "choose one with --where adapter.… or stream.…"
             )
         splits = found[0].accuracy.get(column.target, {})
         if self.split not in splits:
@@ -177,8 +177,11 @@ def last_of_each_trial(records: Sequence[Record]) -> list[Record]:
 
 
 def differing_settings(records: Sequence[Record]) -> str:
-    """The adapter settings in which records differ, with their values, as text."""
-    settings = [without_counts(r.adapter_hparams) for r in records]
+    """The settings of adapter and stream in which records differ, with their values, as text."""
+    settings = [
+        without_counts(r.adapter_hparams) | {f"stream.{name}": value for name, value in r.stream.items()}
+        for r in records
+    ]
     names = [
         k
         for k in dict.fromkeys(k for s in settings for k in s)
