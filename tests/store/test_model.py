@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import itta
 from itta.cli import main
+from itta.errors import InputError
 from itta.store.description import FORMAT_VERSION
 from itta.store.model import save_model
 
@@ -126,3 +127,15 @@ def test_loading_draws_no_random_numbers_that_show(model):
         with torch.no_grad():
             logits.append(itta.load(model).predict(x))
     assert torch.equal(*logits)
+
+
+@pytest.mark.parametrize("name", ["confusions.mean", "confusions.temperature", "differences.low", "confusions.extra"])
+def test_statistics_of_another_shape_are_refused(name, model, tmp_path):
+    shutil.copytree(model, tmp_path / "copy")
+    description = json.loads((model / "model.json").read_text())
+    tensors = load_file(model / "model.safetensors")
+    assert name in tensors or name == "confusions.extra"
+    save_file({**tensors, name: torch.zeros(2, 5, 7)}, tmp_path / "copy" / "model.safetensors")
+    (tmp_path / "copy" / "model.json").write_text(json.dumps({**description, "weights_sha256": ""}))
+    with pytest.raises(InputError, match=rf"does not fit.*{name} has the shape \(2, 5, 7\), expected"):
+        itta.load(tmp_path / "copy")

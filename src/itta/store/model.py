@@ -124,6 +124,7 @@ def give_weights(model: Model, d: Description) -> Model:
         setattr(model, name, without_prefix(f"{name}.", tensors) or None)  # models without one may be older
     try:
         model.load_state_dict(without_prefix("model.", tensors))
+        check_statistics(model)
         if d.style_bank_domains is not None:
             model.style_bank = StyleBank.from_tensors(without_prefix("style_bank.", tensors), d.style_bank_domains)
         if stand_ins := without_prefix("stand_ins.", tensors):  # older models have none
@@ -132,6 +133,23 @@ def give_weights(model: Model, d: Description) -> Model:
         raise does_not_fit(d, last_line(error)) from error
     model.about = d.about
     return model.eval()
+
+
+def check_statistics(model: Trained) -> None:
+    """Refuse statistics of the source data that do not have the shapes of the model."""
+    c, dim = model.n_classes, model.backbone.dim
+    parameters = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    expected: dict[str, Mapping[str, tuple[int, ...] | None]] = {
+        "fisher": {name: parameters.get(name) for name in model.fisher or {}},
+        "differences": {"low": (dim,), "high": (dim,)},
+        "confusions": {"mean": (c, c), "temperature": (), "prior": (c,)},
+    }
+    for name, shapes in expected.items():
+        for key, tensor in (getattr(model, name) or {}).items():
+            if tuple(tensor.shape) != shapes.get(key):
+                raise InputError(
+                    f"{name}.{key} has the shape {tuple(tensor.shape)}, expected {shapes.get(key, 'none')}"
+                )
 
 
 def does_not_fit(d: Description, reason: str) -> InputError:
