@@ -103,6 +103,7 @@ def test_the_check_writes_nothing_and_fails(
         ("itta", (7 + 6) / 2 / 4 + (13 + 11) / 2 / 4, 2 * (7 + 6) / 2 / 4),
     ],
 )
+@pytest.mark.slow
 def test_images_are_counted(tool: ModuleType, name: str, forward: float, backward: float) -> None:
     layers, images = 4, tool.IMAGES * len(tool.DOMAINS) * tool.STEPS
     expected = {"forward": layers * images * forward, "backward": layers * images * backward}

@@ -18,6 +18,8 @@ from itta.algorithms.base import Batch
 from itta.hparams import default
 from itta.models.source_statistics import collect_confusions
 
+pytestmark = pytest.mark.slow
+
 Trained = Callable[..., Algorithm]
 Batches = Callable[..., list[Batch]]
 RECORDS = Path(__file__).parent.parent / "docs" / "results" / "records"

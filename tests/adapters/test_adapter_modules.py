@@ -13,6 +13,8 @@ from itta.algorithms.base import Batch
 from itta.errors import InputError
 from tests.fixtures.toy import FEW_VIEWS, mark_slow
 
+pytestmark = pytest.mark.slow
+
 Trained = Callable[..., Algorithm]
 SLOW = ("memo", "mt3", "ttt")
 EVERY = mark_slow(ADAPTERS, SLOW)

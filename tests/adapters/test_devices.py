@@ -13,6 +13,8 @@ from itta.algorithms.base import Batch
 from tests.fixtures.device_walk import PRETENDED, pretended_device
 from tests.fixtures.toy import FEW_VIEWS, mark_slow
 
+pytestmark = pytest.mark.slow
+
 Trained = Callable[..., Algorithm]
 Batches = Callable[..., list[Batch]]
 # How often the host waits for the device in one batch, where once is not enough:

@@ -86,6 +86,7 @@ def test_a_healthy_adapter_is_left_alone(trained: Trained, stream: list[Tensor])
 
 
 @pytest.mark.parametrize("watch", ILLNESSES)
+@pytest.mark.slow
 def test_each_watch_trips(watch: str, trained: Trained, stream: list[Tensor]) -> None:
     """Ill from the 16th batch on: never again a sick answer once seen, the rest are the trained model's."""
     model = trained("erm", steps=40)
@@ -234,6 +235,7 @@ def test_images_too_bright_for_the_network_still_get_an_answer(trained: Trained,
 
 
 @pytest.mark.parametrize("name", mark_slow([n for n in ADAPTERS if n != "source"], ("memo", "mt3", "ttt")))
+@pytest.mark.slow
 def test_the_state_goes_on_elsewhere(name: str, trained_for: Trained, stream: list[Tensor]) -> None:
     model, settings = trained_for(name), {"guard": {"memory": 24}, **FEW_VIEWS.get(name, {})}
     whole, other = adapt(model, name, **settings), adapt(model, name, **settings)

@@ -13,6 +13,8 @@ from itta.algorithms.base import Batch
 from tests.fixtures.device_walk import PRETENDED, MixedDevices, pretended_device
 from tests.fixtures.toy import TinyBN
 
+pytestmark = pytest.mark.slow
+
 Build = Callable[..., Algorithm]
 Batches = Callable[..., list[Batch]]
 # Settings that lead through other lines than the defaults do

@@ -79,6 +79,7 @@ def test_every_pass_drops_features_anew(check: Callable[..., None]) -> None:
 
 @pytest.mark.parametrize("reference", [False, True])
 @pytest.mark.parametrize(("sizes", "m"), [((6, 6, 6), 2), ((6, 5, 4), 1), ((3, 3, 4, 3, 3), 2)])
+@pytest.mark.slow
 def test_holdout(sizes: Sequence[int], m: int, reference: bool, check: Callable[..., None]) -> None:
     settings = {"sizes": sizes, "n_meta_test": m, "mldg_pairs": "holdout", "reference": reference}
     check(lambda order: holdout(order, m), 0.7, **settings)

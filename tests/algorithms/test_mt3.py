@@ -15,6 +15,8 @@ from itta.algorithms.mt3 import clip
 from itta.functional.augment import augment
 from itta.functional.self_supervision import draw_views
 
+pytestmark = pytest.mark.slow
+
 Build = Callable[..., Algorithm]
 Batches = Callable[..., list[Batch]]
 Weights = dict[str, Tensor]

@@ -10,6 +10,8 @@ from itta.algorithms.base import Batch
 from itta.nn.device import place
 from tests.fixtures.toy import mark_slow
 
+pytestmark = pytest.mark.slow
+
 Build = Callable[..., Algorithm]
 Batches = Callable[..., list[Batch]]
 

@@ -75,6 +75,7 @@ def test_a_model_without_a_learned_loss_names_the_cure(models, drawn, fails):
 
 
 @pytest.mark.parametrize("where", ["folder", "domain"])
+@pytest.mark.slow
 def test_adapting_compares_and_writes(where, models, drawn, tmp_path, capsys):
     target = [str(drawn / "night")] if where == "folder" else [str(drawn), "--domain", "night"]
     command = [

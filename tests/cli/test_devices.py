@@ -13,6 +13,8 @@ from itta import records
 from itta.cli import VERBS, main
 from itta.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 Fails = Callable[..., str]
 COMPUTE = ("train", "sweep", "tune", "adapt", "predict", "estimate", "check", "cam", "profile", "export")
 DEVICE_ONLY = ("demo", "inspect", "adopt")

@@ -11,6 +11,8 @@ from PIL import Image
 from itta.cli import main
 from itta.records import read
 
+pytestmark = pytest.mark.slow
+
 TINTS = {"dawn": (255, 160, 90), "noon": (230, 230, 230), "night": (70, 90, 160)}
 TINY = ("--backbone", "small_cnn", "--weights", "none", "--image-size", "16", "--steps", "4", "--algorithm", "erm")
 

@@ -45,6 +45,7 @@ HARMS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", mark_slow(HARMS, ("vast",)))
+@pytest.mark.slow
 def test_bad_data_is_told_in_one_line(name, photos, tmp_path, fails):
     harm, told = HARMS[name]
     harm(photos)

@@ -34,7 +34,7 @@ class Server:
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.http.server_port}"
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         name, wanted = handler.path.lstrip("/"), handler.headers.get("Range")

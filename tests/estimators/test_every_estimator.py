@@ -15,6 +15,8 @@ from itta.estimators.base import Evidence
 from itta.estimators.stand_in_targets import make_stand_ins
 from itta.models.stand_ins import StandIns
 
+pytestmark = pytest.mark.slow
+
 TINTS = ("warm", "cold")
 
 

@@ -20,6 +20,8 @@ from itta.nn.resnet import resnet18
 from tests.fixtures.networks import PlainResNet18, TokenNetwork, sequential_cnn
 from tests.fixtures.toy import FEW_VIEWS
 
+pytestmark = pytest.mark.slow
+
 IMAGENET = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
 OWN_TRAINING = {"ttt": "rotation branch", "ttt++": "contrastive head", "mt3": "projector", "itta": "learned loss f_w"}
 BATCH_NORM = {name for name, cls in ADAPTERS.items() if cls.needs.batch_norm}

@@ -16,6 +16,8 @@ from itta.nn.fused_conv import FusedConv
 from itta.nn.fusion import Steps
 from itta.nn.inference_copy import InferenceCopy, InParts, fast_copy
 
+pytestmark = pytest.mark.slow
+
 
 def lively(backbone: Backbone) -> Backbone:
     """Give the normalisation statistics and weights that differ from channel to channel."""

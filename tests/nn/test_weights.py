@@ -149,7 +149,7 @@ def published(tmp_path: Path) -> Iterator[tuple[Path, str, list[str]]]:
             asked.append(self.path)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield folder, f"http://127.0.0.1:{server.server_address[1]}", asked
     server.shutdown()

@@ -22,6 +22,8 @@ from itta.store.model import load
 from itta.trial import Trial
 from tests.fixtures.device_walk import PRETENDED, pretended_device
 
+pytestmark = pytest.mark.slow
+
 STEPS = 3
 
 

@@ -85,6 +85,7 @@ def test_accuracy_by_split_is_that_of_the_images_in_it():
     assert held_out == {"out": 0.5, "all": 0.5}
 
 
+@pytest.mark.slow
 def test_adapters_go_on_where_they_stopped(make_job, tmp_path, monkeypatch):
     job, whole = make_job(tmp_path / "run"), make_job(tmp_path / "whole")
     perform(whole)

@@ -195,6 +195,7 @@ def test_rows_do_not_depend_on_the_workers(workers, model, photos, tmp_path) -> 
     assert outs[0].read_text() == outs[1].read_text()
 
 
+@pytest.mark.slow
 def test_many_files_are_listed_without_being_kept(tmp_path) -> None:
     """Twenty thousand names in forty folders, in the order of people's numbers, in memory that does not grow."""
     for i in range(40):

@@ -23,6 +23,7 @@ def emoji():
     return load_dataset("emoji", image_size=16)
 
 
+@pytest.mark.slow
 def test_averaged_weights_are_saved_and_differ_from_the_last_ones(emoji, tmp_path):
     last = train(PLAIN, tmp_path / "last", emoji).model
     mean = train(replace(PLAIN, average=0.9), tmp_path / "mean", emoji).model
@@ -32,6 +33,7 @@ def test_averaged_weights_are_saved_and_differ_from_the_last_ones(emoji, tmp_pat
         assert (b - a).norm() < (c - a).norm()  # the average lags behind
 
 
+@pytest.mark.slow
 def test_a_falling_learning_rate_trains_otherwise(emoji, tmp_path):
     constant, cosine = (train(replace(PLAIN, schedule=s), tmp_path / s, emoji).model for s in ("constant", "cosine"))
     assert not torch.equal(constant.head.weight, cosine.head.weight)
