@@ -15,7 +15,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -26,14 +25,12 @@ from torch import Tensor
 from benchmarks.estimates import evidence_of, kept_answers, known_stand_ins
 from benchmarks.itta_plus_grid import Stream
 from benchmarks.itta_plus_selection import Options as PairOptions
-from benchmarks.itta_plus_selection import trial_of
-from itta.data import load_dataset
+from benchmarks.itta_plus_selection import pair_models
 from itta.errors import InputError
 from itta.estimators.base import Evidence
 from itta.estimators.combined import Combined, Settings
 from itta.files import replace_text
 from itta.models.stand_ins import StandIns
-from itta.run.train import train
 from itta.seeds import derive_seed
 from itta.store.model import load
 
@@ -61,23 +58,16 @@ class Tried:
 
 
 def collect(options: PairOptions) -> Iterator[Cell]:
-    for data in options.data:
-        dataset = load_dataset(data, image_size=options.image_size)
-        for pair in combinations(dataset.domains, 2):
-            others = [d for d in dataset.domains if d not in pair]
-            folder = options.out / "runs" / f"{Path(data).name}-from-{pair[0]}+{pair[1]}-0-erm"
-            trial = trial_of(options, data, pair, others[0])
-            if not (folder / "model.json").is_file():
-                train(trial, folder, dataset)
-            trained = load(folder)
-            known = known_stand_ins(options.out, folder, trained, dataset, trial)
-            assert known is not None
-            for target in others:
-                domain = dataset.domain(target)
-                drawn = np.random.RandomState(derive_seed(0, "grid", target)).permutation(len(domain))
-                stream = Stream(f"estimate@{target}", 16, 0, domain, drawn[: options.images])
-                kept = kept_answers(options.out, folder, trained, stream, ("itta+",))
-                yield Cell(f"{folder.name}@{target}", evidence_of(trained, kept, "itta+"), known, kept["labels"])
+    for trial, folder, dataset, others in pair_models(options):
+        trained = load(folder)
+        known = known_stand_ins(options.out, folder, trained, dataset, trial)
+        assert known is not None
+        for target in others:
+            domain = dataset.domain(target)
+            drawn = np.random.RandomState(derive_seed(0, "grid", target)).permutation(len(domain))
+            stream = Stream(f"estimate@{target}", 16, 0, domain, drawn[: options.images])
+            kept = kept_answers(options.out, folder, trained, stream, ("itta+",))
+            yield Cell(f"{folder.name}@{target}", evidence_of(trained, kept, "itta+"), known, kept["labels"])
 
 
 def errors(cells: list[Cell], settings: Settings) -> np.ndarray:

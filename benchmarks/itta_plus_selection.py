@@ -97,7 +97,8 @@ class Tried(NamedTuple):
     recurring: float
 
 
-def collect(options: Options) -> Iterator[Evidence]:
+def pair_models(options: Options) -> Iterator[tuple[Trial, Path, DomainDataset, list[str]]]:
+    """A model of every two domains, trained if it is missing: trial, folder, data, and the other domains."""
     for data in options.data:
         dataset = load_dataset(data, image_size=options.image_size)
         for pair in combinations(dataset.domains, 2):
@@ -106,14 +107,19 @@ def collect(options: Options) -> Iterator[Evidence]:
             trial = trial_of(options, data, pair, others[0])
             if not (folder / "model.json").is_file():
                 train(trial, folder, dataset)
-            for target in others:
-                file = options.out / "evidence" / f"{folder.name}@{target}.pt"
-                if not file.is_file():
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    found = list(look_along(load(folder), dataset, trial, target, options.images))
-                    torch.save([tuple(e) for e in found], file.with_suffix(".tmp"))
-                    file.with_suffix(".tmp").replace(file)
-                yield from (Evidence(*values) for values in torch.load(file, weights_only=True))
+            yield trial, folder, dataset, others
+
+
+def collect(options: Options) -> Iterator[Evidence]:
+    for trial, folder, dataset, others in pair_models(options):
+        for target in others:
+            file = options.out / "evidence" / f"{folder.name}@{target}.pt"
+            if not file.is_file():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                found = list(look_along(load(folder), dataset, trial, target, options.images))
+                torch.save([tuple(e) for e in found], file.with_suffix(".tmp"))
+                file.with_suffix(".tmp").replace(file)
+            yield from (Evidence(*values) for values in torch.load(file, weights_only=True))
 
 
 def trial_of(options: Options, data: str, pair: tuple[str, str], target: str) -> Trial:
