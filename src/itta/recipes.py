@@ -16,13 +16,13 @@ OTHER_RATES = {"dann": ("lr_g", "lr_d"), "cdann": ("lr_g", "lr_d")}  # methods w
 @dataclass(frozen=True)
 class Recipe:
     training: TrainSettings
-    lr: float
-    batch_size: int  # images of each source domain in a step
+    lr: float | None = None  # None: the method's own
+    batch_size: int | None = None  # images of each source domain in a step; None: the method's own
 
     def hparams(self, algorithm: str) -> dict[str, Any]:
         """Return the hyper-parameters that the recipe sets for a method."""
         rates = dict.fromkeys(("lr", *OTHER_RATES.get(algorithm, ())), self.lr)
-        return {**rates, "batch_size": self.batch_size}
+        return {name: value for name, value in {**rates, "batch_size": self.batch_size}.items() if value is not None}
 
 
 RECIPES = {
@@ -36,6 +36,7 @@ RECIPES = {
         lr=5e-5,
         batch_size=32,
     ),
+    "none": Recipe(TrainSettings()),  # plain steps on small images, with the method's own hyper-parameters
 }
 QUICK = RECIPES["quick"].training
 
