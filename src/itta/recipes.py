@@ -30,7 +30,7 @@ class Recipe:
 
 RECIPES = {
     "quick": Recipe(  # minutes on two cores
-        TrainSettings(steps=225, image_size=64, average=0.95, head_start=True),
+        TrainSettings(steps=225, image_size=64, head_start=True, warmup=50, average=0.95),
         lr=2e-4,
         batch_size=8,
     ),
