@@ -27,8 +27,8 @@ class Rules:
     """The constants of a diagnosis; `ITTAPlus.Hparams` explains each."""
 
     correction: float = 1.0
-    pull: float = 0.4
-    usual: Literal["equal", "sources"] = "equal"
+    pull: float = 0.2
+    usual: Literal["equal", "between", "sources"] = "equal"
     stays: tuple[float, ...] = (0.5, 0.95)
     low: float = 1.5
     high: float = 4.0
@@ -52,7 +52,8 @@ class Diagnosis:
     """Correct answers by the class frequencies of the stream and, on a correlated stream, by the images before.
 
     p_t is the answer to image t, ā the mean of the answers before it, and ḡ the running mean of all answers; ḡ starts
-    with some images of the usual classes. π̂ is the prior that explains ḡ by the model's confusions.
+    with the answers that the model's confusions predict for some images of the usual classes. π̂ is the prior that
+    explains ḡ by the confusions.
 
     Likeness: δ_t = ⟨p_{t−1}, p_t⟩ − ⟨ā, p_t⟩ is 0 on average if the order is random, whatever the classes. z is the
     mean of δ over its standard error, κ = clip((z − low)/(high − low), 0, 1), and ρ = Σ⟨p_{t−1}, p_t⟩/Σ⟨ā, p_t⟩.
@@ -69,9 +70,8 @@ class Diagnosis:
         """Take along the facts about the model that its sources gave: its "mean" answers, and the classes' "prior"."""
         self.classes, self.rules, known = classes, rules, known or {}
         self.confusions = known.get("mean", torch.eye(classes)).detach().float().cpu()
-        self.usual = torch.full((classes,), 1 / classes, dtype=torch.double)
-        if rules.usual == "sources" and "prior" in known:
-            self.usual = known["prior"].detach().double().cpu()
+        self.usual = usual_classes(rules.usual, known.get("prior", torch.ones(classes)))
+        self.expected = (self.usual @ self.confusions.double()).numpy()  # mean answer to the usual classes
         self.stays = np.array(rules.stays).reshape(-1, 1, 1)
         self.reset()
 
@@ -113,7 +113,7 @@ class Diagnosis:
 
     def mean_answer(self, answered: np.ndarray) -> np.ndarray:
         """Return ḡ, [C]: the mean of the answers and of the images that it starts with."""
-        return (answered + self.start * self.usual.numpy()) / (answered.sum() + self.start)
+        return (answered + self.start * self.expected) / (answered.sum() + self.start)
 
     def take_in(self, p: Tensor, steps: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Return ḡ [B, C], ρ [B] and κ [B] at each image; the image itself is included."""
@@ -182,3 +182,14 @@ class Diagnosis:
 
 
 STATE = ("answered", "previous", "chains", "evidence")
+EXPONENTS = {"equal": 0.0, "between": 0.5, "sources": 1.0}
+
+
+def usual_classes(usual: str, shares: Tensor) -> Tensor:
+    """Return the usual class frequencies u for the classes' shares in the sources, [C].
+
+    >>> usual_classes("between", torch.tensor([0.8, 0.2]))
+    tensor([0.6667, 0.3333], dtype=torch.float64)
+    """
+    found: Tensor = shares.detach().double().cpu() ** EXPONENTS[usual]
+    return found / found.sum()

@@ -3,7 +3,8 @@
 Each image gets three answers: the trained model's; that of the same network with the target's style moved to the
 sources' (`TargetStyle`); and that of class prototypes (T3A, Iwasawa and Matsuo, NeurIPS 2021), scaled to the mean
 entropy of the trained model's answers. `Diagnosis` then corrects their weighted mean with an estimate of the class
-frequencies and, if neighbouring images tend to have the same class, with the answers to the images before.
+frequencies and, if neighbouring images tend to have the same class, with the answers to the images before. In random
+order, the trained model's class changes only if another is clearly more probable.
 All estimates use every image seen so far, so a batch of 1 image works as well as a batch of 64.
 Measurements, the choice of the constants, and ideas that did not work: docs/adapt/itta_plus.md.
 """
@@ -21,16 +22,16 @@ from itta.adapters.base import Adapter, Needs, check_at_least, check_shares
 from itta.adapters.diagnosis import Diagnosis, Judged, Rules
 from itta.adapters.frozen import Combined, Frozen
 from itta.adapters.supports import Supports, has_prototypes
-from itta.adapters.target_style import TargetStyle
+from itta.adapters.target_style import TargetStyle, styles_of
 from itta.errors import InputError
 from itta.functional.entropy import entropy, log_mean_probability
+from itta.functional.preference import prefer
 from itta.functional.sharpening import sharpen
 from itta.functional.transfers import fetch, send
 from itta.hparams import hp
 from itta.models.trained import Trained
 from itta.nn.affine_stack import AffineStack, channel_shape
 from itta.nn.optimizer import with_prefix, without_prefix
-from itta.nn.style_mixing import style
 
 ANSWERS = ("plain", "restyled", "prototypes")
 HISTORY = 1000  # batches with a kept diagnosis
@@ -39,11 +40,12 @@ HISTORY = 1000  # batches with a kept diagnosis
 @dataclass(frozen=True)
 class Hparams:
     answers: tuple[str, ...] = hp(ANSWERS, "answers to average; an answer that the model cannot give is left out")
-    weight: float = hp(0.5, "weight of the prototypes' answer; the other answers have weight 1")
+    weight: float = hp(0.25, "weight of the prototypes' answer; the other answers have weight 1")
+    margin: float = hp(0.3, "m: in random order a class changes only if another is e^m times as probable")
     temperature: bool = hp(True, "divide logits by the temperature that was calibrated on held-out source images")
     correction: float = hp(Rules.correction, "c: share of the model's bias, log ḡ/π̂, that is removed")
     pull: float = hp(Rules.pull, "weight of usual class frequencies in the estimate of those of the target, π̂")
-    usual: Literal["equal", "sources"] = hp(Rules.usual, "usual class frequencies: all equal, or those of the sources")
+    usual: Literal["equal", "between", "sources"] = hp(Rules.usual, "class frequencies to expect; sources: theirs")
     neighbours: bool = hp(Rules.neighbours, "use the answers to the images before, if neighbours are alike")
     low: float = hp(Rules.low, "standard errors beyond chance at which neighbours begin to count")
     high: float = hp(Rules.high, "standard errors beyond chance at which neighbours count in full")
@@ -72,6 +74,7 @@ class ITTAPlus(Adapter):
     f_Θ is that of `TargetStyle`, T the temperature, c_k are T3A's prototypes, w is their weight, and the factor s
     gives the third answer the mean entropy of the first. The networks without and with f_Θ run as one batch from f_Θ
     on. When the style jumps, the domain has changed: style, prototypes and class frequencies start afresh.
+    At the end the trained model's class is made e^((1−κ)·m) times as probable, with the margin m.
     """
 
     name = "itta+"
@@ -95,7 +98,7 @@ class ITTAPlus(Adapter):
     def __init__(self, trained: Trained, hp: Any) -> None:
         super().__init__(trained, hp)
         check_at_least(1, hp, "memory", "window")
-        check_at_least(0, hp, "prior", "pull", "low", "change", "weight")
+        check_at_least(0, hp, "prior", "pull", "low", "change", "weight", "margin")
         check_shares(hp, "correction", "strength")
         self.check_settings()
         self.left_out: dict[str, str] = {}  # part that this model does not allow -> reason
@@ -196,8 +199,10 @@ class ITTAPlus(Adapter):
         self.opinions = {name: answers[name] for name in names[1:]}
         stages = {name: self.average({n: answers[n] for n in names[: i + 1]}) for i, name in enumerate(names)}
         judged = self.stream(stages[names[-1]])
-        self.note({**stages, "held back": judged.corrected, "neighbours": judged.posterior}, judged)
-        return send(judged.posterior, seen.plain.device)
+        margins = self.hp.margin * (1 - judged.kappa).unsqueeze(1).to(judged.posterior)
+        last = prefer(judged.posterior, found["plain"], margins)
+        self.note({**stages, "held back": judged.corrected, "neighbours": judged.posterior, "too close": last}, judged)
+        return send(last, seen.plain.device)
 
     def average(self, answers: dict[str, Tensor]) -> Tensor:
         """Return the weighted mean of the answers' probabilities, as log-probabilities."""
@@ -252,7 +257,7 @@ class ITTAPlus(Adapter):
             return Frozen(self.name, self.model)
         prototypes = None if self.supports is None else self.sharpness * self.supports.prototypes()
         network = Frozen(self.name, self.model, self.added_blocks())
-        return Combined(network, self.temperature, prototypes, self.hp.weight, self.stream.bias())
+        return Combined(network, self.temperature, prototypes, self.hp.weight, self.stream.bias(), self.hp.margin)
 
     def added_blocks(self) -> nn.ModuleDict:
         """Return the present f_Θ after each block."""
@@ -293,8 +298,3 @@ class ITTAPlus(Adapter):
     def parts(self) -> dict[str, Diagnosis | TargetStyle | Supports]:
         found = {"stream": self.stream, "style": self.style, "supports": self.supports}
         return {name: part for name, part in found.items() if part is not None}
-
-
-def styles_of(z: Tensor) -> Tensor:
-    """Return mean and deviation of each channel, [B, 2, C]."""
-    return torch.stack([s.flatten(1) for s in style(z)], 1)

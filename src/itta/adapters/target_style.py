@@ -12,6 +12,7 @@ from torch import Tensor
 
 from itta.nn.optimizer import with_prefix, without_prefix
 from itta.nn.style_bank import StyleBank
+from itta.nn.style_mixing import style
 
 WINDOW = 16  # latest images that are compared with the images before them
 LEAST = 32  # images before the window that a comparison needs
@@ -126,6 +127,11 @@ class StyleChange:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         self.images = int(state["images"])
         self.sum, self.squares, self.latest = (state[name].clone() for name in ("sum", "squares", "latest"))
+
+
+def styles_of(z: Tensor) -> Tensor:
+    """Return mean and deviation of each channel, [B, 2, C]."""
+    return torch.stack([s.flatten(1) for s in style(z)], 1)
 
 
 def flat_styles(styles: Tensor) -> Tensor:
