@@ -94,6 +94,12 @@ def summary(rows: list[Row], setting: str) -> tuple[float, float, float]:
     return sum(max(0.0, ALLOWED - gain) for gain in gains), mean(gains), min(gains)
 
 
+def choose(rows: list[Row]) -> str:
+    """Return the setting that loses least beyond the allowed points; of several, the one with the highest mean."""
+    found = {setting: summary(rows, setting) for setting, limits in SETTINGS.items() if limits is not None}
+    return max(found, key=lambda setting: (-round(found[setting][0], 2), found[setting][1]))
+
+
 def main(options: Options) -> None:
     found: list[Row] = []
     for cell, trained, kept in streams(options.pairs):
@@ -106,12 +112,9 @@ def main(options: Options) -> None:
     csv.writer(text, lineterminator="\n").writerows([Row._fields, *found])
     replace_text(options.pairs.records / "guard_limits.csv", text.getvalue())
     for setting in SETTINGS:
-        print(
-            f"{setting}: lost beyond {ALLOWED:g} {{:.2f}}, mean {{:+.2f}}, worst {{:+.2f}}".format(
-                *summary(found, setting)
-            )
-        )
-    print("chosen:", max(list(SETTINGS)[1:], key=lambda s: (-round(summary(found, s)[0], 2), summary(found, s)[1])))
+        lost, gain, worst = summary(found, setting)
+        print(f"{setting}: lost beyond {ALLOWED:g} {lost:.2f}, mean {gain:+.2f}, worst {worst:+.2f}")
+    print("chosen:", choose(found))
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 For every pair of domains of a data set: train on the two, and adapt to each of the others, in all kinds of streams.
 A user has the same before a target comes: sources to train on, and another source to try the constants on.
 The rule: lose nowhere first, then gain. A cell is a model, a domain and a kind of stream, averaged over its draws. Of
-all combinations of values, those with the fewest points lost beyond half a point, summed over cells, are kept; of
-these, the one with the highest mean gain over the kinds of streams wins. The limit for a new domain is the smallest
-value that no stream of one domain exceeds. The network runs once; a setting then takes seconds. The same command
-continues after an interruption. The tried values go to a CSV file, the chosen ones to a JSON file.
+all combinations of values, those with the fewest points lost beyond half a point, summed over cells and rounded to a
+tenth, are kept; of these, the one with the highest mean gain over the kinds of streams wins. The limit for a new domain
+is the smallest value that no stream of one domain exceeds. The network runs once; a setting then takes seconds. The
+same command continues after an interruption. The tried values go to a CSV file, the chosen ones to a JSON file.
 """
 
 import csv
@@ -34,6 +34,7 @@ from itta.data.dataset import DomainDataset, JoinedImages, split
 from itta.data.streams import draw_order
 from itta.errors import InputError
 from itta.files import replace_text
+from itta.records import append_lines, read_lines
 from itta.run.source_data import class_shares
 from itta.run.train import train
 from itta.seeds import derive_seed
@@ -49,10 +50,10 @@ ALLOWED = -0.5  # points of a cell that count as no loss
 CHANGES = (0.5, 1.0, 1.5, 2.0, 3.0)  # candidates for the limit
 GRID: dict[str, tuple[Any, ...]] = {
     "weight": (0.25, 0.5),
-    "pull": (0.2, 0.3, 0.4),
-    "usual": ("equal", "between", "sources"),
+    "pull": (0.2, 0.25, 0.3),
+    "usual": ("equal", "between"),
 }
-MARGINS = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+MARGINS = (0.0, 0.05, 0.1, 0.125, 0.15, 0.175, 0.2, 0.25, 0.3, 0.4)
 EARLIER = {"correction": 1.0, "stays": (0.5, 0.95), "low": 1.5, "high": 4.0}  # chosen in the second round
 
 
@@ -192,16 +193,22 @@ def score(found: list[Evidence], variant: Variant) -> Iterator[Tried]:
 
 
 def rank(tried: Tried) -> tuple[float, float]:
-    """Order settings: the fewest lost points first, then the highest mean."""
-    return -tried.lost, tried.mean
+    """Order settings: the fewest lost points first, to a tenth of a point, then the highest mean."""
+    return -round(tried.lost, 1), tried.mean
 
 
-def choose(found: list[Evidence]) -> tuple[dict[str, Any], list[Tried]]:
-    """Try all combinations; return the constants of the best, and everything that was tried."""
+def choose(found: list[Evidence], folder: Path) -> tuple[dict[str, Any], list[Tried]]:
+    """Try all combinations; return the constants of the best, and everything that was tried. The folder keeps it."""
     tried: list[Tried] = []
-    for weight, pull, usual in product(*GRID.values()):
-        rules = Rules(pull=pull, usual=usual, **EARLIER)  # type: ignore[arg-type]
-        tried += score(found, Variant(rules, weight=weight))
+    for values in product(*GRID.values()):
+        file = folder / f"{'-'.join(map(str, values))}.jsonl"
+        if not file.is_file():
+            weight, pull, usual = values
+            rules = Rules(pull=pull, usual=usual, **EARLIER)  # type: ignore[arg-type]
+            rows = [row._asdict() for row in score(found, Variant(rules, weight=weight))]
+            folder.mkdir(parents=True, exist_ok=True)
+            append_lines(file, rows)
+        tried += [Tried(**row) for row in read_lines(file)]
         print(*max(tried, key=rank), flush=True)
     best = max(tried, key=rank)
     jump = max(e.jump for e in found if e.kind in ONE)
@@ -211,7 +218,7 @@ def choose(found: list[Evidence]) -> tuple[dict[str, Any], list[Tried]]:
 
 
 def main(options: Options) -> None:
-    chosen, tried = choose(list(collect(options)))
+    chosen, tried = choose(list(collect(options)), options.out / "tried")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(Tried._fields)

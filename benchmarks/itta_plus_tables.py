@@ -1,6 +1,7 @@
-"""Make the tables and the figure of docs/results/itta_plus_grid.md from the records alone.
+"""Make the tables and the figure of docs/results/itta_plus_grid.md, and the table of docs/results/guard_on_targets.md.
 
-The tables replace the text between two comments on the page, so the page follows the records.
+They come from the records alone. The tables replace the text between two comments on a page, so the pages follow the
+records.
 """
 
 import csv
@@ -26,6 +27,7 @@ START, END = "<!-- tables: python -m benchmarks.itta_plus_tables -->", "<!-- end
 class Options:
     records: Path = Path("docs/results/records")  # of benchmarks.itta_plus_grid and itta_plus_rivals
     page: Path = Path("docs/results/itta_plus_grid.md")  # with the comments START and END
+    guard_page: Path = Path("docs/results/guard_on_targets.md")  # with the same comments
     figure: Path = Path("docs/images/itta_plus.png")
 
 
@@ -99,6 +101,24 @@ def rivals_table(rivals: list[Row]) -> Table:
         lines.append([method, str(targets), str(len(own)), *kinds, *gains, f"{min(r.gain for r in own):+.1f}"])
     columns = ["method", "targets", "streams", *ORDERS, "mean", "itta+ on the same streams", "worst stream"]
     return Table("Methods that train the network at test time", columns, lines)
+
+
+def guard_table(rows: list[Row]) -> Table:
+    """Every method alone and guarded, on the streams on which both were measured."""
+    lines = []
+    for method in dict.fromkeys(r.method for r in rows):
+        alone, guarded = ([r for r in rows if r.method == name] for name in (method, f"guarded {method}"))
+        both = {stream_of(r) for r in alone} & {stream_of(r) for r in guarded}
+        if not both:
+            continue
+        alone, guarded = ([r for r in of if stream_of(r) in both] for of in (alone, guarded))
+        targets = len({(r.dataset, r.target) for r in alone})
+        worst = min(cells(guarded, cell).values())
+        gains = [shown([r.gain for r in of]) for of in (alone, guarded)]
+        ends = [f"{min(r.gain for r in of):+.1f}" for of in (alone, guarded)]
+        lines.append([method, str(targets), str(len(both)), gains[0], ends[0], gains[1], ends[1], f"{worst:+.1f}"])
+    columns = ["method", "targets", "streams", "alone", "worst stream", "guarded", "worst stream ", "worst cell"]
+    return Table("Points gained over the trained model, alone and guarded", columns, lines)
 
 
 def other_table(rows: list[Row]) -> Table:
@@ -210,6 +230,8 @@ def main(options: Options) -> None:
     text = f"Models measured so far: {counts}. Mean gain of `itta+` by batch size: {batches}.\n\n"
     text += "\n".join(f"### {t.title}\n\n{t.to_markdown()}\n\n{meaning}\n" for t, meaning in tables)
     replace_text(options.page, fill(options.page.read_text(), text))
+    guarded = f"{guard_table([*rows, *rivals]).to_markdown()}\n"
+    replace_text(options.guard_page, fill(options.guard_page.read_text(), guarded))
     draw(rows, options.figure)
     print(text)
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import itta_plus_grid, itta_plus_selection
+from benchmarks import guard_limits, itta_plus_grid, itta_plus_selection
 from benchmarks.replay import Variant, as_images, features_model, judge, keep, look, run
-from itta.adapters import adapt, find_adapter
+from itta.adapters import Guard, adapt, find_adapter
 from itta.adapters.diagnosis import Rules
 from itta.adapters.itta_plus import ITTAPlus
 from itta.algorithms import Algorithm
@@ -105,12 +105,20 @@ def test_the_selection_loses_nowhere_first() -> None:
     chosen = json.loads((RECORDS / "itta_plus_selection.json").read_text())
     with (RECORDS / "itta_plus_selection.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
-    best = min(lines, key=lambda line: (float(line["lost"]), -float(line["mean"])))
+    best = min(lines, key=lambda line: (round(float(line["lost"]), 1), -float(line["mean"])))
     assert {name: best[name] for name in ("weight", "pull", "usual", "margin")} == {
         name: str(chosen[name]) for name in ("weight", "pull", "usual", "margin")
     }
     sizes = [len(values) for values in itta_plus_selection.GRID.values()]
     assert len(lines) == np.prod(sizes) * len(itta_plus_selection.MARGINS)
+
+
+def test_the_guard_has_the_limits_that_the_command_printed() -> None:
+    with (RECORDS / "guard_limits.csv").open(newline="") as file:
+        rows = [guard_limits.Row(**{**line, "gain": float(line["gain"])}) for line in csv.DictReader(file)]
+    limits, hp = guard_limits.SETTINGS[guard_limits.choose(rows)], default(Guard.Hparams)
+    assert limits is not None
+    assert {name: getattr(hp, name) for name in limits} == limits
 
 
 def test_every_variant_of_the_ablation_is_another() -> None:
