@@ -28,7 +28,7 @@ class Rules:
 
     correction: float = 1.0
     pull: float = 0.2
-    usual: Literal["equal", "between", "sources"] = "equal"
+    usual: Literal["equal", "between", "sources"] = "between"
     stays: tuple[float, ...] = (0.5, 0.95)
     low: float = 1.5
     high: float = 4.0

@@ -40,7 +40,7 @@ HISTORY = 1000  # batches with a kept diagnosis
 @dataclass(frozen=True)
 class Hparams:
     answers: tuple[str, ...] = hp(ANSWERS, "answers to average; an answer that the model cannot give is left out")
-    weight: float = hp(0.25, "weight of the prototypes' answer; the other answers have weight 1")
+    weight: float = hp(0.5, "weight of the prototypes' answer; the other answers have weight 1")
     margin: float = hp(0.3, "m: in random order a class changes only if another is e^m times as probable")
     temperature: bool = hp(True, "divide logits by the temperature that was calibrated on held-out source images")
     correction: float = hp(Rules.correction, "c: share of the model's bias, log ḡ/π̂, that is removed")
