@@ -77,7 +77,7 @@ def test_plain_settings_leave_the_name_of_a_trial_as_it_was():
         replace(PLAIN, **other).key
         for other in ({"schedule": "cosine"}, {"average": 0.9}, {"bn": "live"}, {"head_start": True})
     }
-    assert len(keys | {PLAIN.key}) == 5
+    assert len(keys | {PLAIN.key}) == 6
     assert "average" not in PLAIN.to_json()
 
 
