@@ -139,7 +139,7 @@ def judge(kept: Kept, variant: Variant, known: dict[str, Tensor] | None, batch: 
 
 def preferred(kept: Kept, margin: float, posterior: Tensor, kappa: Tensor) -> Tensor:
     """Return the answers of a diagnosis, [N, C], with the preference for the trained model's classes."""
-    return prefer(posterior, kept["plain"], margin * (1 - kappa).unsqueeze(1).to(posterior))
+    return prefer(posterior, kept["plain"], margin * (1 - kappa).unsqueeze(1))
 
 
 def diagnose(kept: Kept, variant: Variant, known: dict[str, Tensor] | None, batch: int = 16) -> tuple[Tensor, Tensor]:

@@ -210,8 +210,7 @@ class ITTAPlus(Adapter):
         self.opinions = {name: answers[name] for name in names[1:]}
         stages = {name: self.average({n: answers[n] for n in names[: i + 1]}) for i, name in enumerate(names)}
         judged = self.stream(stages[names[-1]])
-        margins = self.hp.margin * (1 - judged.kappa).unsqueeze(1).to(judged.posterior)
-        last = prefer(judged.posterior, found["plain"], margins)
+        last = prefer(judged.posterior, found["plain"], self.hp.margin * (1 - judged.kappa).unsqueeze(1))
         self.note({**stages, "held back": judged.corrected, "neighbours": judged.posterior, "too close": last}, judged)
         return send(last, plain.device)
 
@@ -265,15 +264,11 @@ class ITTAPlus(Adapter):
         if self.seen == 0:
             return Frozen(self.name, self.model)
         prototypes = None if self.supports is None else self.sharpness * self.supports.prototypes()
-        network = Frozen(self.name, self.model, self.added_blocks())
+        network = Frozen(self.name, self.model)
+        if self.style is not None:
+            shapes = self.model.backbone.block_shapes(self.model.image_size)
+            network = Frozen(self.name, self.model, self.style.modules(shapes, self.hp.prior, self.hp.strength))
         return Combined(network, self.temperature, prototypes, self.hp.weight, self.stream.bias(), self.hp.margin)
-
-    def added_blocks(self) -> nn.ModuleDict:
-        """Return the present f_Θ after each block."""
-        if self.style is None:
-            return nn.ModuleDict()
-        shapes = self.model.backbone.block_shapes(self.model.image_size)
-        return self.style.modules(shapes, self.hp.prior, self.hp.strength)
 
     def reset(self) -> None:
         like, classes = next(self.model.parameters()), self.model.n_classes

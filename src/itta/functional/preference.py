@@ -15,5 +15,5 @@ def prefer(log_p: Tensor, first: Tensor, margin: Tensor | float) -> Tensor:
     >>> prefer(p.log(), first, 0.5).argmax(1)
     tensor([1, 0])
     """
-    chosen = F.one_hot(first.argmax(1), first.shape[1]).to(log_p)
-    return (log_p + margin * chosen).log_softmax(1)
+    chosen = margin * F.one_hot(first.argmax(1), first.shape[1])
+    return (log_p + chosen.to(log_p)).log_softmax(1)
