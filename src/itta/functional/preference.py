@@ -1,6 +1,6 @@
 """Change a prediction only for a reason: keep the class of a first prediction unless another is clearly likelier."""
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor
 
 
@@ -10,10 +10,10 @@ def prefer(log_p: Tensor, first: Tensor, margin: Tensor | float) -> Tensor:
     The class of ``first`` then changes only to a class that is more than e^margin times as probable. The margin is one
     number, or one for each image, [B, 1].
 
-    >>> import torch
     >>> p, first = torch.tensor([[0.55, 0.45], [0.8, 0.2]]), torch.tensor([[0.0, 1.0], [0.0, 1.0]])
     >>> prefer(p.log(), first, 0.5).argmax(1)
     tensor([1, 0])
     """
-    chosen = margin * F.one_hot(first.argmax(1), first.shape[1])
-    return (log_p + chosen.to(log_p)).log_softmax(1)
+    classes = torch.arange(first.shape[1], device=first.device)
+    chosen = (first.argmax(1, keepdim=True) == classes).to(log_p)
+    return (log_p + (margin.to(log_p) if isinstance(margin, Tensor) else margin) * chosen).log_softmax(1)
