@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -26,18 +27,27 @@ from benchmarks.estimates import evidence_of, kept_answers, known_stand_ins
 from benchmarks.itta_plus_grid import Stream
 from benchmarks.itta_plus_selection import Options as PairOptions
 from benchmarks.itta_plus_selection import pair_models
+from itta.data.dataset import DomainDataset
 from itta.errors import InputError
 from itta.estimators.base import Evidence
 from itta.estimators.combined import Combined, Settings
 from itta.files import replace_text
 from itta.models.stand_ins import StandIns
+from itta.run.train import train
 from itta.seeds import derive_seed
 from itta.store.model import load
+from itta.trial import Trial
 
-ALONE = ("confidence", "atc", "nuclear norm", "skew", "diversity", "support of restyled", "support of prototypes")
+SUPPORTS = ("support of restyled", "support of prototypes", "support of neighbours")
+ALONE = ("confidence", "atc", "nuclear norm", "skew", "diversity", *SUPPORTS)
 PENALTIES = (0.01, 0.02, 0.05, 0.1, 0.2)
 START = Settings(widening=1.0, gain_widening=1.0, ridge=0.05)
 COVERED = 0.9
+
+
+@dataclass(frozen=True)
+class Options(PairOptions):
+    seeds: int = 2  # of the models; those of seed 0 are shared with the selection of itta+
 
 
 class Cell(NamedTuple):
@@ -57,14 +67,25 @@ class Tried:
     bias: float
 
 
-def collect(options: PairOptions) -> Iterator[Cell]:
-    for trial, folder, dataset, others in pair_models(options):
+def all_models(options: Options) -> Iterator[tuple[Trial, Path, DomainDataset, list[str]]]:
+    """The models of two domains, with every seed; trained if they are missing."""
+    for trial, first, dataset, others in pair_models(options):
+        for seed in range(options.seeds):
+            folder = first.with_name(first.name.replace("-0-erm", f"-{seed}-erm"))
+            own = replace(trial, trial_seed=seed)
+            if not (folder / "model.json").is_file():
+                train(own, folder, dataset)
+            yield own, folder, dataset, others
+
+
+def collect(options: Options) -> Iterator[Cell]:
+    for trial, folder, dataset, others in all_models(options):
         trained = load(folder)
         known = known_stand_ins(options.out, folder, trained, dataset, trial)
         assert known is not None
         for target in others:
             domain = dataset.domain(target)
-            drawn = np.random.RandomState(derive_seed(0, "grid", target)).permutation(len(domain))
+            drawn = np.random.RandomState(derive_seed(trial.trial_seed, "grid", target)).permutation(len(domain))
             stream = Stream(f"estimate@{target}", 16, 0, domain, drawn[: options.images])
             kept = kept_answers(options.out, folder, trained, stream, ("itta+",))
             yield Cell(f"{folder.name}@{target}", evidence_of(trained, kept, "itta+"), known, kept["labels"])
@@ -98,7 +119,7 @@ def choose(cells: list[Cell]) -> tuple[Settings, list[Tried]]:
         tried.extend(scores)
         return options[int(np.argmin([s.root_mean_square for s in scores]))]
 
-    sets: list[object] = [c for n in (1, 2, 3) for c in combinations(ALONE, n)]
+    sets: list[object] = [c for n in (1, 2, 3, 4) for c in combinations(ALONE, n)]
     plain: list[object] = [c for c in sets if not any(name.startswith("support") for name in c)]  # type: ignore[attr-defined]
     chosen = best("accuracy_from", sets, START, 0)
     without = best("accuracy_from", plain, START, 0).accuracy_from
@@ -111,7 +132,7 @@ def choose(cells: list[Cell]) -> tuple[Settings, list[Tried]]:
     return replace(chosen, without_opinions=without, **numbers), tried
 
 
-def main(options: PairOptions) -> None:
+def main(options: Options) -> None:
     cells = list(collect(options))
     chosen, tried = choose(cells)
     text = io.StringIO()
@@ -133,6 +154,6 @@ def main(options: PairOptions) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     try:
-        main(tyro.cli(PairOptions, prog="python -m benchmarks.estimates_selection", description=__doc__))
+        main(tyro.cli(Options, prog="python -m benchmarks.estimates_selection", description=__doc__))
     except InputError as error:
         sys.exit(f"error: {error}")

@@ -186,7 +186,7 @@ class ITTAPlus(Adapter):
 
     def judge(self, seen: Seen) -> Tensor:
         """Average the answers, and diagnose the stream; log-probabilities [B, C]."""
-        self.reference, self.seen = seen.plain, self.seen + len(seen.plain)
+        self.reference, self.embeddings, self.seen = seen.plain, seen.features, self.seen + len(seen.plain)
         asked = {} if self.supports is None else {"prototypes": self.ask_prototypes(self.supports, seen)}
         given = {"plain": seen.plain, **({} if seen.restyled is None else {"restyled": seen.restyled}), **asked}
         found = dict(zip(given, fetch(*given.values())))  # the host computes the rest

@@ -31,7 +31,7 @@ FEWEST = 12  # stand-ins that a regression needs
 class Settings:
     """Chosen on source domains only, by `python -m benchmarks.estimates_selection`."""
 
-    accuracy_from: tuple[str, ...] = ("skew", "diversity", "support of restyled")
+    accuracy_from: tuple[str, ...] = ("skew", "diversity", "support of restyled", "support of neighbours")
     without_opinions: tuple[str, ...] = (
         "confidence",
         "skew",

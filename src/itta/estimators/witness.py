@@ -9,6 +9,7 @@ from itta.adapters.base import Adapter
 from itta.adapters.itta_plus import ITTAPlus
 from itta.errors import InputError
 from itta.estimators.base import Evidence
+from itta.estimators.neighbourhood import Neighbourhood
 from itta.hparams import default
 from itta.models.trained import Trained
 
@@ -34,10 +35,11 @@ class Witness(Adapter):
         self.temperature = float(confusions.get("temperature", 1.0))
         self.prior = confusions.get("prior")
         self.notes: list[tuple[Tensor, Tensor, dict[str, Tensor]]] = []
+        self.neighbourhood = Neighbourhood()
 
     def forward(self, x: Tensor) -> Tensor:
         asked = getattr(self.inner, "inner", self.inner) if self.referee is None else self.referee
-        asked.reference, asked.opinions = None, {}
+        asked.reference, asked.opinions, asked.embeddings = None, {}, None
         logits = self.inner(x)
         if self.referee is not None:
             self.referee(x)
@@ -45,6 +47,8 @@ class Witness(Adapter):
             self.note(logits, logits, {})
         elif asked.reference is not None:  # a guard may have left the batch to the trained model
             self.note(asked.reference, logits, asked.opinions)
+            if asked.embeddings is not None:
+                self.neighbourhood.add(asked.embeddings.float(), (asked.reference / self.temperature).softmax(1).float())
         return logits
 
     @torch.no_grad()
@@ -61,13 +65,14 @@ class Witness(Adapter):
         before, after, others = zip(*self.notes)
         names = set.intersection(*(set(o) for o in others))
         opinions = {name: torch.cat([o[name] for o in others]) for name in sorted(names, reverse=True)}
-        return Evidence(torch.cat(before), torch.cat(after), opinions, self.prior, self.referee is None)
+        neighbours = self.neighbourhood.supports()
+        return Evidence(torch.cat(before), torch.cat(after), opinions, self.prior, neighbours, self.referee is None)
 
     def reset(self) -> None:
         self.inner.reset()
         if self.referee is not None:
             self.referee.reset()
-        self.notes = []
+        self.notes, self.neighbourhood = [], Neighbourhood()
 
     def describe(self) -> dict[str, Any]:
         return self.inner.describe()
