@@ -11,14 +11,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from itta.adapters.diagnosis import Diagnosis, Rules
 from itta.adapters.itta_plus import ITTAPlus
 from itta.estimators.base import Evidence
 from itta.estimators.statistics import table_row
 from itta.estimators.witness import Witness
-from itta.functional.answer_statistics import negative_entropy, threshold_for
+from itta.functional.answer_statistics import believed_gain, negative_entropy, threshold_for
 from itta.functional.corruptions import CORRUPTIONS, recolour
 from itta.hparams import default
-from itta.models.stand_ins import KIND, StandIns
+from itta.models.stand_ins import KIND, REFEREE_GAIN, StandIns
 from itta.models.trained import Trained
 
 IMAGES = 64  # of a stand-in
@@ -80,7 +81,8 @@ def make_stand_ins(model: Trained, images: Images, seed: int = 0) -> StandIns | 
             right = float((evidence.answers == y[chosen]).float().mean())
             threshold = threshold_for(negative_entropy(evidence.before), right)
         kind = kinds.setdefault(recipe.kind, len(kinds))
-        rows.append({**table_row(evidence, y[chosen], threshold), KIND: float(kind)})
+        row = table_row(evidence, y[chosen], threshold)
+        rows.append({**row, KIND: float(kind), REFEREE_GAIN: ask_referee(model, evidence)})
     return StandIns({name: torch.tensor([row[name] for row in rows]) for name in rows[0]}, threshold)
 
 
@@ -110,3 +112,10 @@ def answer_images(witness: Witness, x: Tensor) -> Evidence:
     for batch in x.split(BATCH):
         witness(batch)
     return witness.evidence()
+
+
+def ask_referee(model: Trained, evidence: Evidence) -> float:
+    """The gain that the referee of a guard, the trained model with the diagnosis of the stream, believes in."""
+    referee = Diagnosis(model.n_classes, Rules(), model.confusions)
+    belief = referee(evidence.before.clamp(min=1e-9).log()).posterior.exp()
+    return believed_gain(belief, evidence.answers, evidence.after)

@@ -14,7 +14,10 @@ from torch import Tensor
 from itta.errors import InputError
 
 ACCURACY, GAIN, KIND, IMAGES, THRESHOLD = "accuracy", "gain", "kind", "images", "threshold"
+CHANGED, REFEREE_GAIN = "changed", "referee gain"
 MOST_ROWS = 100_000
+FEWEST_CHANGES = 30  # from which the worth of a change is computed
+VARIANCE_OF_A_CHANGE = 0.5  # of the right answers that one changed answer wins: −1, 0 or 1
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,24 @@ class StandIns:
     def images(self) -> int:
         """Images of a stand-in, on average."""
         return int(self.columns[IMAGES].mean())
+
+    def worth_of_a_change(self) -> tuple[float, float] | None:
+        """How much better a changed answer was than the referee of a guard believed, and the deviation of that.
+
+        A stand-in with c changed answers, of which the referee expected to win b right answers in all (mostly b < 0),
+        and which won g, says (g − b)/c. The first number is the mean over all changed answers, the second how far
+        stand-ins differ beyond chance (method of moments). None if too few answers changed.
+        """
+        if not {CHANGED, REFEREE_GAIN} <= set(self.columns):
+            return None  # the model is of an earlier version
+        won, believed, changed = (self.columns[IMAGES] * self.columns[name] for name in (GAIN, REFEREE_GAIN, CHANGED))
+        used = changed >= 1
+        if float(changed.sum()) < FEWEST_CHANGES:
+            return None
+        better, weight = ((won - believed)[used] / changed[used], changed[used])
+        mean = float((weight * better).sum() / weight.sum())
+        beyond = (better - mean) ** 2 - VARIANCE_OF_A_CHANGE / weight
+        return mean, max(float((weight * beyond).sum() / weight.sum()), 0.0) ** 0.5
 
     def of_clean(self, name: str) -> float:
         """A column's value for the held-out images as they are."""
