@@ -19,6 +19,7 @@ ALLOWED["files"] = ALLOWED["registry"] = ALLOWED["schema"] = {"errors", "text"}
 ALLOWED["hparams"] = {"errors", "seeds"}
 ALLOWED["settings"] = {"errors", "hparams", "schema"}
 ALLOWED["trial"] = {"errors", "seeds", "hparams", "schema", "settings"}
+ALLOWED["recipes"] = {"errors", "settings"}
 FOUNDATION = set(ALLOWED)  # modules without torch, for everybody
 ALLOWED["records"] = FOUNDATION
 ALLOWED["metrics"] = FOUNDATION | {"records"}

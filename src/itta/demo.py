@@ -21,6 +21,7 @@ from itta.explain.run_story import facts_of_dataset, tell_stream, versions, writ
 from itta.files import replace_text
 from itta.nn.device import place
 from itta.progress import ReportProgress, silent
+from itta.recipes import QUICK, RECIPES
 from itta.records import Record
 from itta.records.story import Story, Stream
 from itta.report.demo_figure import DomainPictures, StreamResults, plot_demo
@@ -61,10 +62,9 @@ TOLD = "ERM + itta+"  # the page follows these streams
 @dataclass(frozen=True)
 class Settings:
     target: str = "noto-mono"
-    seeds: tuple[int, ...] = (0, 1)
-    steps: int = 60
-    batch_size: int = 12  # per source domain
-    lr: float = 2e-4
+    seeds: tuple[int, ...] = (0,)
+    steps: int = QUICK.steps
+    batch_size: int = RECIPES["quick"].batch_size  # per source domain
     stream_batch: int = 32
     device: str = "auto"
     thinning: int = 1  # 2 takes every second image of a stream
@@ -87,9 +87,8 @@ def demo_trial(settings: Settings, algorithm: str, seed: int) -> Trial:
         train_domains=tuple(s for s in STYLES if s != settings.target),
         test_domains=(settings.target,),
         trial_seed=seed,
-        steps=settings.steps,
-        augment=False,  # so few steps do not see past it
-        overrides={"lr": settings.lr, "batch_size": settings.batch_size},
+        overrides=RECIPES["quick"].hparams(algorithm) | {"batch_size": settings.batch_size},
+        **(QUICK.shared() | {"steps": settings.steps}),
     )
 
 

@@ -51,6 +51,9 @@ class TrainSettings:
     """Batch normalisation in training: frozen keeps the stored statistics, live uses those of each batch. auto freezes
     pretrained networks, as DomainBed does."""
 
+    head_start: bool = False
+    """Fit the head to the features of the network that training starts from, before the first step."""
+
     def check(self) -> None:
         """Refuse values that no training can have."""
         if not 0 <= self.average < 1:

@@ -20,6 +20,7 @@ LATER: dict[str, Any] = {
     "schedule": "constant",
     "average": 0.0,
     "bn": "auto",
+    "head_start": False,
     "precision": "float32",
 }
 

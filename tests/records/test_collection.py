@@ -7,7 +7,7 @@ import pytest
 from itta import records
 from itta.errors import InputError
 from itta.records import Record
-from itta.records.collection import collect_records
+from itta.records.collection import collect_records, in_order
 
 Made = Callable[..., list[Record]]
 
@@ -48,3 +48,10 @@ def test_where_looks_into_settings(tmp_path: Path, made: Made) -> None:
     kept = collect_records([path], {"adapter.lr": "0.0001"}).records
     assert [(r.adapter, r.adapter_hparams) for r in kept] == [("source", {}), ("tent", {"lr": 1e-4})]
     assert len(collect_records([path], {"hparams.lr": "5e-05"}).records) == 3
+
+
+def test_the_order_of_joined_records_does_not_depend_on_the_order_of_reading(made: Made) -> None:
+    found = [*made("irm", adapted={"tent": 0.5}), *made("erm")]
+    joined = in_order(found)
+    assert [(r.trial.algorithm, r.adapter) for r in joined] == [("erm", "source"), ("irm", "source"), ("irm", "tent")]
+    assert in_order(found[::-1]) == joined

@@ -1,4 +1,4 @@
-"""Settings of every training: averaged weights, a falling learning rate, live batch normalisation."""
+"""Settings of every training: averaged weights, a falling learning rate, live batch normalisation, a head start."""
 
 from dataclasses import replace
 
@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from itta.data import load_dataset
+from itta.data.dataset import split
 from itta.errors import InputError
 from itta.nn.batch_norm import batch_norms
-from itta.run.preparation import build
+from itta.run.preparation import build, fit_head, training_features
 from itta.run.train import train
 from itta.trial import Trial
 
@@ -48,10 +49,35 @@ def test_live_normalisation_learns_statistics_and_frozen_does_not(bn, moves, emo
     assert moves == (not torch.equal(first.running_mean, before))
 
 
+def test_a_head_start_fits_the_head_and_leaves_the_features(emoji):
+    plain, fitted = build(PLAIN, emoji), build(PLAIN, emoji)
+    splits = split(emoji, 0)
+    fit_head(fitted, emoji, splits, PLAIN)
+    assert fitted.training
+    for a, b in zip(plain.backbone.parameters(), fitted.backbone.parameters()):
+        assert torch.equal(a, b)
+    z, y = training_features(fitted.eval(), emoji, splits, PLAIN)
+    right = [float((m.head(z.float()).argmax(1) == y).float().mean()) for m in (plain, fitted)]
+    assert right[1] > right[0] + 0.2
+
+
+def test_a_head_start_does_not_depend_on_earlier_random_numbers(emoji):
+    weights = []
+    for _ in range(2):
+        model = build(PLAIN, emoji)
+        torch.rand(len(weights) + 1)
+        fit_head(model, emoji, split(emoji, 0), PLAIN)
+        weights.append(model.head.weight)
+    assert torch.equal(*weights)
+
+
 def test_plain_settings_leave_the_name_of_a_trial_as_it_was():
     assert PLAIN.key == replace(PLAIN, schedule="constant", average=0.0, bn="auto").key
-    keys = {replace(PLAIN, **other).key for other in ({"schedule": "cosine"}, {"average": 0.9}, {"bn": "live"})}
-    assert len(keys | {PLAIN.key}) == 4
+    keys = {
+        replace(PLAIN, **other).key
+        for other in ({"schedule": "cosine"}, {"average": 0.9}, {"bn": "live"}, {"head_start": True})
+    }
+    assert len(keys | {PLAIN.key}) == 5
     assert "average" not in PLAIN.to_json()
 
 

@@ -62,7 +62,7 @@ def contents(out: Path, names: tuple[str, ...] = RESULTS) -> dict[str, bytes]:
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_at_any_write_it_goes_on_to_the_identical_result(photos, tmp_path):
-    more = {"itta": [], "erm": ["--average", "0.9", "--schedule", "cosine"]}
+    more = {"itta": [], "erm": ["--average", "0.9", "--schedule", "cosine", "--head-start"]}
     resumed = {name: [*command(photos, tmp_path / name, name, 30), *more[name]] for name in more}
     commands = "\n".join(map(shlex.join, resumed.values()))
     driver = [sys.executable, "-c", DIE_AT_WRITES]

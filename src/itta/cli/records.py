@@ -1,4 +1,4 @@
-"""itta records: exchange records with DomainBed."""
+"""itta records: join the records of many runs, and exchange records with DomainBed."""
 
 from collections import Counter
 from pathlib import Path
@@ -11,30 +11,32 @@ from itta.errors import InputError
 
 
 def records(
-    action: Positional[Literal["import", "export"]],
+    action: Positional[Literal["join", "import", "export"]],
     path: Annotated[Positional[Path], arg(metavar="PATH")],
     out: Path,
     json: bool = False,
 ) -> None:
-    """Import a sweep of DomainBed as records, or export records as a sweep for DomainBed's collect_results.
+    """Join the records of a sweep in one file, or exchange records with DomainBed.
 
-    Examples: itta records import sweep/ --out records.jsonl; itta records export runs/ --out sweep/
+    Examples: itta records join sweeps/pacs --out pacs.jsonl; itta records import sweep/ --out records.jsonl;
+    itta records export runs/ --out sweep/
 
     Args:
-        action: import reads a sweep of DomainBed; export writes one.
-        path: For import, the folder of a sweep. For export, a file of records, or a folder that contains such files.
-        out: For import, the file of records to write. For export, the folder to write; it must be empty.
+        action: join writes all records of a folder into one file, always in the same order. import reads a sweep of
+            DomainBed, export writes one for its collect_results.
+        path: A file of records, or a folder that contains such files. For import, the folder of a sweep of DomainBed.
+        out: For join and import, the file of records to write. For export, the folder to write; it must be empty.
         json: Print the counts as JSON.
     """
     from itta.records import write_all
-    from itta.records.collection import collect_records
+    from itta.records.collection import collect_records, in_order
     from itta.records.domainbed import read_domainbed, write_domainbed
 
     notes: Counter[str] = Counter()
-    if action == "import":
+    if action != "export":
         if out.exists():
             raise InputError(f"{out} exists: choose another --out, or delete it.")
-        found = list(read_domainbed(path, notes))
+        found = in_order(collect_records([path]).records) if action == "join" else list(read_domainbed(path, notes))
         out.parent.mkdir(parents=True, exist_ok=True)
         write_all(out, found)
         kind, n = "records", len(found)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import fields
 from typing import IO, Annotated, Any, Literal, TypeVar
 
 from rich.console import Console
@@ -32,6 +33,13 @@ typed: ContextVar[tuple[str, ...]] = ContextVar("typed", default=())  # the word
 def typed_command() -> str:
     """Return the command as it was typed, ready to be typed again."""
     return shlex.join(["itta", *typed.get()])
+
+
+def typed_settings(settings: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass of flags that were typed, with their values."""
+    flags = {word.partition("=")[0].replace("-", "_") for word in typed.get() if word.startswith("--")}
+    given = {f.name: getattr(settings, f.name) for f in fields(settings)}
+    return {name: value for name, value in given.items() if {f"__{name}", f"__no_{name}"} & flags}
 
 
 def use_threads(n: int) -> None:

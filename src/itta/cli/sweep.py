@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from itta.cli.screen import Flags, NameValues, errors, print_json, progress_bars, say, show
+from itta.cli.screen import Flags, NameValues, errors, print_json, progress_bars, say, show, typed_settings
 from itta.errors import InputError
 from itta.hparams import parse_settings
+from itta.recipes import QUICK, find_recipe, follow
 from itta.report.tables import Table
 from itta.settings import Adaptation, ComputeSettings, DataAccess, TrainSettings, check_at_least, check_threads
 
@@ -32,7 +33,8 @@ def sweep(
     pairs: bool = False,
     hparams_seeds: int = 1,
     trial_seeds: int = 1,
-    training: Flags[TrainSettings] = TrainSettings(),
+    recipe: str = "auto",
+    training: Flags[TrainSettings] = QUICK,
     eval_every: int = 300,
     settings: NameValues = (),
     adapter_set: AdapterSettings = (),
@@ -69,6 +71,9 @@ def sweep(
         pairs: Also leave out two domains at a time; leave-one-domain-out selection needs these runs.
         hparams_seeds: Draws of the random search; the first one is the defaults. DomainBed's protocol has 20.
         trial_seeds: Repetitions of everything, with other splits. DomainBed's protocol has 3.
+        recipe: Settings that go together: quick (minutes on two cores), full (DomainBed's: 224 pixels, 5,000 steps, for
+            GPUs), or auto, which is quick where CPUs compute. Your own flags go before the recipe. All draws of a
+            random search but the first have DomainBed's learning rates and batch sizes.
         eval_every: Record accuracies every this many steps.
         settings: Hyper-parameters that are not searched, name=value.
         adapter_set: Settings of the adapters.
@@ -95,6 +100,9 @@ def sweep(
 
     if not data:
         raise InputError("no data: name data sets (itta list datasets), or folders root/domain/class/image.")
+    device, gpus_each = choose_devices(engine, compute.device, gpus)
+    chosen = find_recipe(recipe, "cuda" if gpus_each else "cpu")
+    training = follow(chosen, typed_settings(training))
     training.check()
     check_at_least(1, eval_every=eval_every, batch_size=batch_size)
     check_at_least(1, hparams_seeds=hparams_seeds, trial_seeds=trial_seeds)
@@ -112,13 +120,13 @@ def sweep(
         hparams_seeds=hparams_seeds,
         trial_seeds=trial_seeds,
         overrides=parse_settings(settings),
+        first={name: chosen.hparams(name) for name in algorithms},
         eval_every=eval_every,
         adaptation=Adaptation(tuple(dict.fromkeys(adapters)), by_adapter(adapter_set), at, batch_size),
         fingerprints=opened.fingerprints,
         precision=compute.precision,
         **shared,
     )
-    device, gpus_each = choose_devices(engine, compute.device, gpus)
     at_a_time = slots or slots_here(gpus_each) if engine == "local" else slots or None
     if dry_run:
         check_sweep(asked)

@@ -6,9 +6,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from itta.cli.screen import Flags, NameValues, print_json, progress_bars, say, show, typed_command, use_threads
+from itta.cli.screen import (
+    Flags,
+    NameValues,
+    print_json,
+    progress_bars,
+    say,
+    show,
+    typed_command,
+    typed_settings,
+    use_threads,
+)
 from itta.errors import InputError
 from itta.hparams import parse_settings
+from itta.recipes import QUICK, find_recipe, follow
 from itta.report.tables import Table, percent
 from itta.settings import ComputeSettings, DataAccess, RunSettings, TrainSettings, check_at_least
 
@@ -29,7 +40,8 @@ def train(
     seed: int = 0,
     hparams_seed: int = 0,
     eval_every: int = 300,
-    training: Flags[TrainSettings] = TrainSettings(),
+    recipe: str = "auto",
+    training: Flags[TrainSettings] = QUICK,
     access: Flags[DataAccess] = DataAccess(),
     compute: Flags[ComputeSettings] = ComputeSettings(),
     keep_checkpoint: bool = False,
@@ -55,6 +67,8 @@ def train(
         seed: Seed of the split and of the run.
         hparams_seed: 0 takes the default hyper-parameters; any other value draws them as DomainBed does.
         eval_every: Record accuracies every this many steps.
+        recipe: Settings that go together: quick (minutes on two cores), full (DomainBed's: 224 pixels, 5,000 steps, for
+            a GPU), or auto, which is quick on a CPU. Your own flags go before the recipe.
         keep_checkpoint: Keep the last checkpoint of a finished training, three times the size of its model.
         stand_ins: Measure stand-in targets at the end, from which itta estimate learns. That takes as long as
             predicting about 4,000 images.
@@ -75,8 +89,9 @@ def train(
 
     use_threads(threads)
     use_workers(workers)
+    chosen = find_recipe(recipe, resolve_device(compute.device).type)
+    training = follow(chosen, typed_settings(training))
     training.check()
-    resolve_device(compute.device)  # refuse an absent one before the images are read
     check_at_least(1, eval_every=eval_every)
     dataset = open_dataset(data, training, access, seed)
     for name in (*target, *source):
@@ -91,7 +106,11 @@ def train(
         target,
         hparams_seed,
         seed,
-        overrides={**(PRESETS[preset] if algorithm == "itta" else {}), **parse_settings(settings)},
+        overrides={
+            **(chosen.hparams(algorithm) if hparams_seed == 0 else {}),
+            **(PRESETS[preset] if algorithm == "itta" else {}),
+            **parse_settings(settings),
+        },
         fingerprint=dataset.fingerprint,
         precision=compute.precision,
         **training.shared(),

@@ -49,6 +49,17 @@ def collect_records(paths: Sequence[Path], where: Mapping[str, str] | None = Non
     return Collection(kept, notes, started)
 
 
+def in_order(records: Sequence[Record]) -> list[Record]:
+    """Sort records by data, method, domains, seeds, step and adapter, so that the same runs give the same file."""
+
+    def place(r: Record) -> tuple[Any, ...]:
+        t = r.trial
+        seeds = t.trial_seed, t.hparams_seed
+        return t.dataset, t.algorithm, t.train_domains, t.test_domains, seeds, t.key, r.step, r.adapter, str(r.stream)
+
+    return sorted(records, key=place)
+
+
 def files_of_runs(root: Path, name: str) -> list[Path]:
     """The files of a name under a folder, without those of models that `itta tune` trained."""
     found = (f for f in walk_files(root) if f.name == name) if root.is_dir() else ()

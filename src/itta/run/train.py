@@ -27,7 +27,7 @@ from itta.records import RECORDS, STEPS, Record
 from itta.run.directory import alone, claim
 from itta.run.evaluate import evaluate
 from itta.run.interruption import Interrupted, interruptible
-from itta.run.preparation import build, check_held_out
+from itta.run.preparation import build, check_held_out, fit_head
 from itta.run.source_data import collect_statistics
 from itta.schema import Count, convert, damaged
 from itta.seeds import derive_seed, seed_all
@@ -134,6 +134,8 @@ def prepare(trial: Trial, out: Path, dataset: DomainDataset, eval_every: int, de
     splits = split(dataset, trial.trial_seed)
     check_held_out(trial, splits)
     algorithm = place(build(trial, dataset), device, trial.precision)
+    if trial.head_start and not (out / CHECKPOINT).is_file():
+        fit_head(algorithm, dataset, splits, trial)
     average = AveragedWeights(algorithm, trial.average) if trial.average > 0 else None
     return Training(trial, out, dataset, splits, algorithm, eval_every, average=average)
 

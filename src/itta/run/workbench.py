@@ -23,6 +23,7 @@ from itta.errors import InputError
 from itta.nn import BACKBONES, Backbone, BackboneEntry
 from itta.nn.device import resolve_device
 from itta.progress import ReportProgress, silent
+from itta.recipes import find_recipe, follow
 from itta.run import evaluate as scoring
 from itta.run import train as training
 from itta.run.results import Evaluation, Predictions, TrainedResult
@@ -33,7 +34,6 @@ from itta.trial import Trial
 
 Data = str | Path | DomainDataset | Mapping[str, Any]  # a name, a folder, a data set, or torch datasets by domain
 Network = str | Backbone | Callable[[], Backbone]
-SMALL = 64  # pixels on each side, unless told otherwise
 
 
 def train(
@@ -41,43 +41,43 @@ def train(
     algorithm: str | type[Algorithm] = "itta",
     target: str | Sequence[str] = (),
     out: str | Path | None = None,
-    backbone: Network = "efficientnet_lite0",
+    backbone: Network | None = None,
     **settings: Any,
 ) -> TrainedResult:
     """Train a model on all domains but the targets.
 
     ``data`` is a name, a folder root/domain/class/image, a `DomainDataset`, or a dict of torch datasets by domain.
     ``backbone`` is a name, an instance, or a class or function that makes one. The settings are the fields of
-    `TrainSettings`, ``seed``, ``eval_every``, ``report``, ``device`` (auto, cpu, cuda, cuda:N or mps), ``precision``
-    (float32 or bf16), and hyper-parameters of the method. With ``out`` the model is kept in that directory, and a
-    training that was interrupted goes on.
+    `TrainSettings`, ``recipe`` (quick, full, or auto), ``seed``, ``eval_every``, ``report``, ``device`` (auto, cpu,
+    cuda, cuda:N or mps), ``precision`` (float32 or bf16), and hyper-parameters of the method; those that are not given
+    are the recipe's. With ``out`` the model is kept in that directory, and a training that was interrupted goes on.
     """
-    known = {f.name for f in fields(TrainSettings)} - {"backbone"}
+    known = {f.name for f in fields(TrainSettings)}
     seed, precision = settings.pop("seed", 0), settings.pop("precision", "float32")
     how = RunSettings(**{name: settings.pop(name) for name in {"eval_every", "device"} & settings.keys()})
-    resolve_device(how.device)  # refuse an absent one before the work
+    recipe = find_recipe(settings.pop("recipe", "auto"), resolve_device(how.device).type)
     report: ReportProgress = settings.pop("report", silent)
-    shared = {name: settings.pop(name) for name in known & settings.keys()}
-    dataset = open_domains(data, shared.get("image_size", SMALL), shared.get("allow_missing_classes", False))
+    followed = follow(recipe, {name: settings.pop(name) for name in known & settings.keys()})
+    dataset = open_domains(data, followed.image_size, followed.allow_missing_classes)
+    method = algorithm if isinstance(algorithm, str) else class_name(algorithm)
     targets = (target,) if isinstance(target, str) else tuple(target)
     for name in targets:
         dataset.domain(name)
     sources = tuple(d for d in dataset.domains if d not in targets)
     if not sources:
         raise InputError(f"no domain is left to train on: domains are {', '.join(dataset.domains)}.")
-    with named_backbone(backbone) as network, directory(out) as folder:
+    with named_backbone(backbone or followed.backbone) as network, directory(out) as folder:
         trial = Trial(
             str(dataset.path or dataset.name),
-            algorithm if isinstance(algorithm, str) else class_name(algorithm),
+            method,
             sources,
             targets,
             trial_seed=seed,
             run_seed=derive_seed(seed, "itta.train"),  # the same whatever the data are read from
             fingerprint=dataset.fingerprint,
-            overrides=settings,
+            overrides={**recipe.hparams(method), **settings},
             precision=precision,
-            backbone=network,
-            **(shared | {"image_size": dataset.image_size}),
+            **(followed.shared() | {"image_size": dataset.image_size, "backbone": network}),
         )
         result = training.train(trial, folder, dataset, how, report)
     result.model.about = result.description.about

@@ -1,0 +1,145 @@
+"""Adapt to damaged images: models with frozen and with live batch normalisation, 14 corruptions at 5 strengths.
+
+A model learns from all domains of a data set by the quick recipe, once with each kind of batch normalisation. Its
+held-out images are damaged, and arrive in random order. TENT, EATA, SAR and BN adaptation were made for this ground.
+The same command continues after an interruption.
+
+python -m benchmarks.corruption_grid --data PACS emoji
+"""
+
+import csv
+import io
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import tyro
+from torch import Tensor
+
+from itta.adapters import adapt
+from itta.algorithms import Algorithm
+from itta.data import load_dataset
+from itta.data.dataset import DomainDataset, split
+from itta.errors import InputError
+from itta.files import replace_text
+from itta.functional.augment import to_float
+from itta.functional.corruptions import CORRUPTIONS
+from itta.recipes import RECIPES
+from itta.records import append_lines, read_lines
+from itta.run.source_data import without_stand_ins
+from itta.run.train import train
+from itta.seeds import derive_seed, seed_all
+from itta.store.model import load
+from itta.trial import Trial
+
+STRENGTHS = (0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+@dataclass(frozen=True)
+class Options:
+    out: Path = Path("corruptions")  # models and rows
+    records: Path = Path("docs/results/records")  # for corruption_grid.csv
+    data: tuple[str, ...] = ("PACS", "emoji")  # "emoji", or data sets root/domain/class/image
+    adapters: tuple[str, ...] = ("source", "bn_adapt", "tent", "eata", "sar", "t3a", "itta+")
+    bn: tuple[str, ...] = ("frozen", "live")
+    seeds: int = 1
+    images: int = 256  # held-out images, drawn from all domains
+    batch_size: int = 64
+
+
+class Row(NamedTuple):
+    data: str
+    bn: str
+    seed: int
+    corruption: str
+    strength: float
+    adapter: str
+    accuracy: float  # in %
+
+
+def models(options: Options) -> Iterator[tuple[Trial, Path, DomainDataset]]:
+    """Yield the trial, the folder and the data of every model."""
+    recipe = RECIPES["quick"]
+    for seed in range(options.seeds):
+        for data in options.data:
+            dataset = load_dataset(data, image_size=recipe.training.image_size)
+            for bn in options.bn:
+                trial = Trial(
+                    data, "erm", tuple(dataset.domains), trial_seed=seed, overrides=recipe.hparams("erm"),
+                    **(recipe.training.shared() | {"bn": bn}),
+                )  # fmt: skip
+                yield trial, options.out / "runs" / f"{Path(data).name}-{bn}-{seed}", dataset
+
+
+def held_out(dataset: DomainDataset, trial: Trial, images: int) -> tuple[Tensor, Tensor]:
+    """Draw held-out images from all domains, in random order."""
+    splits = split(dataset, trial.trial_seed)
+    every = [(domain, i) for domain in dataset.domains for i in splits[domain].held_out]
+    rng = np.random.RandomState(derive_seed(trial.trial_seed, "corruptions"))
+    drawn = [every[i] for i in rng.permutation(len(every))[:images]]
+    x = torch.cat([to_float(dataset.domain(d).read(np.array([i]))) for d, i in drawn])
+    return x, torch.tensor([int(dataset.domain(d).labels[i]) for d, i in drawn])
+
+
+def adapted_accuracy(model: Algorithm, name: str, x: Tensor, y: Tensor, batch_size: int) -> float:
+    """Adapt along the images; return the accuracy in %."""
+    seed_all(0)
+    adapter = adapt(model, name, guard=False if name != "itta+" else None)
+    right = sum(int((adapter(a).argmax(1) == b).sum()) for a, b in zip(x.split(batch_size), y.split(batch_size)))
+    return round(100 * right / len(y), 2)
+
+
+def rows_of(trial: Trial, model: Algorithm, dataset: DomainDataset, options: Options) -> Iterator[Row]:
+    """Run every adapter on the images as they are, and on every corruption and strength."""
+    x, y = held_out(dataset, trial, options.images)
+    cases: list[tuple[str, float]] = [("none", 0.0), *product(CORRUPTIONS, STRENGTHS)]
+    for kind, strength in cases:
+        generator = torch.Generator().manual_seed(derive_seed(trial.trial_seed, kind, strength))
+        damaged = CORRUPTIONS[kind](x, strength, generator) if strength else x
+        for name in options.adapters:
+            hit = adapted_accuracy(model, name, damaged, y, options.batch_size)
+            yield Row(Path(trial.dataset).name, trial.bn, trial.trial_seed, kind, strength, name, hit)
+
+
+def tables(rows: list[Row]) -> Iterator[str]:
+    """Yield a table of accuracies for each data set: adapters by strength, on both grounds."""
+    columns = sorted({r.strength for r in rows})
+    for data in dict.fromkeys(r.data for r in rows):
+        heads = ["images as they are" if c == 0 else f"strength {c:g}" for c in columns]
+        yield f"\n| {data} | adapter | {' | '.join(heads)} | all damaged |"
+        yield f"| --- | --- |{' ---: |' * (len(columns) + 1)}"
+        for bn, name in dict.fromkeys((r.bn, r.adapter) for r in rows if r.data == data):
+            own = [r for r in rows if (r.data, r.bn, r.adapter) == (data, bn, name)]
+            by = [mean(r.accuracy for r in own if r.strength == c) for c in columns]
+            damaged = mean(r.accuracy for r in own if r.strength > 0)
+            yield f"| {bn} | {name} | {' | '.join(f'{v:.1f}' for v in by)} | {damaged:.1f} |"
+
+
+def main(options: Options) -> None:
+    found: list[Row] = []
+    for trial, folder, dataset in models(options):
+        file = options.out / f"{folder.name}.jsonl"
+        if not file.is_file():
+            with without_stand_ins():
+                train(trial, folder, dataset)
+            rows = list(rows_of(trial, load(folder), dataset, options))
+            append_lines(file, [row._asdict() for row in rows])
+        found += [Row(**values) for values in read_lines(file)]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([Row._fields, *found])
+    replace_text(options.records / "corruption_grid.csv", text.getvalue())
+    print(*tables(found), sep="\n")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    try:
+        main(tyro.cli(Options, prog="python -m benchmarks.corruption_grid", description=__doc__))
+    except InputError as error:
+        sys.exit(f"error: {error}")

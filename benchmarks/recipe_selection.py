@@ -1,0 +1,181 @@
+"""Choose the recipe of quick trainings on source domains: which settings do best on a domain that was left out?
+
+Every candidate trains a model on two neighbouring domains of a data set, for all domains in a ring, with every seed,
+and is measured on the other domains. For a target of the data set, these are trainings without it that leave one of its
+sources out. The same command continues after an interruption, and does only the new part after a change of the
+candidates.
+
+python -m benchmarks.recipe_selection --data PACS emoji
+"""
+
+import csv
+import io
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+import numpy as np
+import tyro
+
+from itta.data import load_dataset
+from itta.data.dataset import DomainDataset
+from itta.files import replace_text
+from itta.run.source_data import without_stand_ins
+from itta.run.train import TrainingResult, train
+from itta.trial import Trial
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings of a training and of its method."""
+
+    training: Mapping[str, Any] = field(default_factory=dict)
+    method: Mapping[str, Any] = field(default_factory=dict)
+    algorithm: str = "erm"
+
+
+START = Candidate({"steps": 150, "image_size": 64}, {"lr": 2e-4, "batch_size": 12})
+
+
+def other(training: Mapping[str, Any] = {}, method: Mapping[str, Any] = {}, algorithm: str = "erm") -> Candidate:
+    """Return the start with some settings changed."""
+    return Candidate({**START.training, **training}, {**START.method, **method}, algorithm)
+
+
+CALM: dict[str, Any] = {"schedule": "cosine", "average": 0.95}
+ALL: dict[str, Any] = {**CALM, "head_start": True}
+TWO: dict[str, Any] = {"average": 0.95, "head_start": True}
+CANDIDATES = {
+    "start": START,
+    "head start": other({"head_start": True}),
+    "head start, average 0.95": other(TWO),
+    "head start, average 0.98": other({**TWO, "average": 0.98}),
+    "head start, average 0.95, 100 steps": other({**TWO, "steps": 100}),
+    "head start, average 0.95, 225 steps of 8 images": other({**TWO, "steps": 225}, {"batch_size": 8}),
+    "head start, average 0.95, 300 steps of 6 images": other({**TWO, "steps": 300}, {"batch_size": 6}),
+    "head start, average 0.95, cosine": other(ALL),
+    "head start, average 0.95, cosine, lr 1e-4": other(ALL, {"lr": 1e-4}),
+    "head start, average 0.95, cosine, 100 steps, 8 images": other({**ALL, "steps": 100}, {"batch_size": 8}),
+    "consistency": other(TWO, algorithm="consistency"),
+    "itta": other(TWO, algorithm="itta"),
+    "itta, align_every=5": other(TWO, {"align_every": 5}, "itta"),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    out: Path = Path("recipe")  # models
+    records: Path = Path("docs/results/records")  # for recipe_selection.csv
+    data: tuple[str, ...] = ("PACS", "emoji")  # "emoji", or folders root/domain/class/image
+    seeds: int = 3
+    names: tuple[str, ...] = ()  # candidates; default: all
+
+
+class Row(NamedTuple):
+    candidate: str
+    data: str
+    sources: str
+    target: str  # the domain that was left out
+    seed: int
+    accuracy: float  # on it, in %
+    validation: float  # on held-out images of the sources, in %
+
+
+class Case(NamedTuple):
+    """One training: a candidate on two domains."""
+
+    candidate: str
+    data: str
+    sources: tuple[str, str]
+    seed: int
+
+
+def measure(options: Options) -> Iterator[Row]:
+    """Train what is missing, and yield the accuracies."""
+    opened: dict[tuple[str, int], DomainDataset] = {}
+    for seed in range(options.seeds):
+        for data in options.data:
+            for name in options.names or CANDIDATES:
+                size = CANDIDATES[name].training["image_size"]
+                if (data, size) not in opened:
+                    opened[data, size] = load_dataset(data, image_size=size)
+                dataset = opened[data, size]
+                for pair in ring(tuple(dataset.domains)):
+                    case = Case(name, data, pair, seed)
+                    yield from rows_of(case, run(options, case, dataset))
+
+
+def ring(domains: Sequence[str]) -> list[tuple[str, str]]:
+    """Return every domain with the next one.
+
+    >>> ring("abc")
+    [('a', 'b'), ('b', 'c'), ('c', 'a')]
+    """
+    return [(domain, domains[(i + 1) % len(domains)]) for i, domain in enumerate(domains)]
+
+
+def run(options: Options, case: Case, dataset: DomainDataset) -> TrainingResult:
+    """Train a case, or load its model."""
+    candidate = CANDIDATES[case.candidate]
+    others = tuple(d for d in dataset.domains if d not in case.sources)
+    trial = Trial(
+        case.data, candidate.algorithm, case.sources, others, trial_seed=case.seed, overrides=candidate.method,
+        **candidate.training,
+    )  # fmt: skip
+    folder, began = options.out / "runs" / trial.key, time.monotonic()
+    known = (folder / "model.json").is_file()
+    with without_stand_ins():
+        result = train(trial, folder, dataset)
+    if not known:
+        print(*case, f"{time.monotonic() - began:.0f} s", flush=True)
+    return result
+
+
+def rows_of(case: Case, result: TrainingResult) -> Iterator[Row]:
+    accuracy, data = result.last.accuracy, Path(case.data).name
+    validation = 100 * mean(accuracy[d]["out"] for d in case.sources)
+    for target in result.last.trial.test_domains:
+        hit = 100 * accuracy[target]["all"]
+        yield Row(case.candidate, data, "+".join(case.sources), target, case.seed, round(hit, 2), round(validation, 2))
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    """Yield a line for each candidate and data set: accuracy, gain over the start, and deviation between seeds."""
+    start = {r[1:5]: r.accuracy for r in rows if r.candidate == "start"}
+    yield "| data | candidate | left out, % | over the start | better | between seeds | held-out sources, % |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
+    for data, name in dict.fromkeys((r.data, r.candidate) for r in rows):
+        own = [r for r in rows if (r.data, r.candidate) == (data, name)]
+        gains = [r.accuracy - start[r[1:5]] for r in own if r[1:5] in start]
+        yield (
+            f"| {data} | {name} | {mean(r.accuracy for r in own):.1f} | {mean(gains):+.1f} "
+            f"| {sum(g > 0 for g in gains)} of {len(gains)} | {between_seeds(own)} "
+            f"| {mean(r.validation for r in own):.1f} |"
+        )
+
+
+def between_seeds(rows: list[Row]) -> str:
+    """Return the standard deviation between seeds, pooled over the cases."""
+    cases: dict[tuple[str, str, str], list[float]] = {}
+    for r in rows:
+        cases.setdefault((r.data, r.sources, r.target), []).append(r.accuracy)
+    variances = [np.var(values, ddof=1) for values in cases.values() if len(values) > 1]
+    return f"{np.sqrt(mean(variances)):.1f}" if variances else "–"
+
+
+def main(options: Options) -> None:
+    rows = list(measure(options))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([Row._fields, *rows])
+    replace_text(options.records / "recipe_selection.csv", text.getvalue())
+    print(*table(rows), sep="\n")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))
+    sys.exit(0)

@@ -1,0 +1,58 @@
+"""Recipes: settings of a training that go together. A flag or an argument of the user's own goes before its recipe.
+
+`python -m benchmarks.recipe_selection` chose the quick recipe on source domains (docs/results/recipe.md).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from itta.errors import unknown
+from itta.settings import TrainSettings
+
+OTHER_RATES = {"dann": ("lr_g", "lr_d"), "cdann": ("lr_g", "lr_d")}  # methods whose learning rates have other names
+
+
+@dataclass(frozen=True)
+class Recipe:
+    training: TrainSettings
+    lr: float
+    batch_size: int  # images of each source domain in a step
+
+    def hparams(self, algorithm: str) -> dict[str, Any]:
+        """Return the hyper-parameters that the recipe sets for a method."""
+        rates = dict.fromkeys(("lr", *OTHER_RATES.get(algorithm, ())), self.lr)
+        return {**rates, "batch_size": self.batch_size}
+
+
+RECIPES = {
+    "quick": Recipe(  # minutes on two cores
+        TrainSettings(steps=150, image_size=64, average=0.95, head_start=True),
+        lr=2e-4,
+        batch_size=12,
+    ),
+    "full": Recipe(  # DomainBed's
+        TrainSettings(backbone="resnet18", steps=5000, image_size=224),
+        lr=5e-5,
+        batch_size=32,
+    ),
+}
+QUICK = RECIPES["quick"].training
+
+
+def find_recipe(name: str, device: str = "cpu") -> Recipe:
+    """Return the recipe of a name; auto is quick on a CPU, and full on other devices."""
+    if name == "auto":
+        name = "quick" if device == "cpu" else "full"
+    if name not in RECIPES:
+        raise unknown("recipe", name, ["auto", *RECIPES])
+    return RECIPES[name]
+
+
+def follow(recipe: Recipe, given: Mapping[str, Any]) -> TrainSettings:
+    """Return the recipe's settings of a training, with those that the user gave in their place.
+
+    >>> follow(RECIPES["full"], {"steps": 10}).steps, follow(RECIPES["full"], {}).image_size
+    (10, 224)
+    """
+    return TrainSettings(**{**recipe.training.shared(), **given})
