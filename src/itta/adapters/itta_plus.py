@@ -90,7 +90,7 @@ class ITTAPlus(Adapter):
     scores: Tensor  # of the prototypes, for the latest images
     entropies: Tensor  # of the trained model's answers to the same images
     # Only numbers that are not finite trip the guard: its other watches cost half of the gain on sorted streams.
-    guard = {"probation": 0, "budget": 1e9, "min_balance": 0.0, "min_entropy_ratio": 0.0}
+    guard = {"probation": 0, "budget": 1e9, "min_balance": 0.0, "min_entropy_ratio": 0.0, "max_loss_chance": 1.0}
 
     def __init__(self, trained: Trained, hp: Any) -> None:
         super().__init__(trained, hp)

@@ -16,7 +16,8 @@ from itta.errors import InputError
 ACCURACY, GAIN, KIND, IMAGES, THRESHOLD = "accuracy", "gain", "kind", "images", "threshold"
 CHANGED, REFEREE_GAIN = "changed", "referee gain"
 MOST_ROWS = 100_000
-FEWEST_CHANGES = 30  # from which the worth of a change is computed
+USUAL_WORTH, USUAL_DEVIATION = 0.25, 0.2  # of a change, on models of two source domains each
+AS_MANY = 30  # changed answers that these usual values weigh as much as
 VARIANCE_OF_A_CHANGE = 0.5  # of the right answers that one changed answer wins: −1, 0 or 1
 
 
@@ -50,18 +51,18 @@ class StandIns:
 
         A stand-in with c changed answers, of which the referee expected to win b right answers in all (mostly b < 0),
         and which won g, says (g − b)/c. The first number is the mean over all changed answers, the second how far
-        stand-ins differ beyond chance (method of moments). None if too few answers changed.
+        stand-ins differ beyond chance (method of moments). Both are drawn towards their usual values, because good
+        models have few changed answers. None for the stand-ins of an earlier version.
         """
         if not {CHANGED, REFEREE_GAIN} <= set(self.columns):
-            return None  # the model is of an earlier version
-        won, believed, changed = (self.columns[IMAGES] * self.columns[name] for name in (GAIN, REFEREE_GAIN, CHANGED))
-        used = changed >= 1
-        if float(changed.sum()) < FEWEST_CHANGES:
             return None
-        better, weight = ((won - believed)[used] / changed[used], changed[used])
-        mean = float((weight * better).sum() / weight.sum())
-        beyond = (better - mean) ** 2 - VARIANCE_OF_A_CHANGE / weight
-        return mean, max(float((weight * beyond).sum() / weight.sum()), 0.0) ** 0.5
+        images = self.columns[IMAGES]
+        won, believed, changed = (images * self.columns[name] for name in (GAIN, REFEREE_GAIN, CHANGED))
+        total, used = float(changed.sum()), changed >= 1
+        mean = (float((won - believed).sum()) + AS_MANY * USUAL_WORTH) / (total + AS_MANY)
+        beyond = ((won - believed)[used] / changed[used] - mean) ** 2 - VARIANCE_OF_A_CHANGE / changed[used]
+        variance = max(float((changed[used] * beyond).sum()), 0.0) + AS_MANY * USUAL_DEVIATION**2
+        return mean, (variance / (total + AS_MANY)) ** 0.5
 
     def of_clean(self, name: str) -> float:
         """A column's value for the held-out images as they are."""
