@@ -55,7 +55,19 @@ class Found:
 def commands(options: Options, model: Path) -> dict[str, Callable[[Path], list[str]]]:
     """Return the words of each verb for an output folder; tune and export work on a copy of the model there."""
     steps = ("--steps", str(options.steps), "--eval-every", "5")
-    train = ("train", "emoji", "--target", "noto-mono", *TINY, *steps, "--no-page", "--algorithm", "erm", "--json")
+    train = (
+        "train",
+        "emoji",
+        "--target",
+        "noto-mono",
+        *TINY,
+        *steps,
+        "--no-page",
+        "--no-stand-ins",
+        "--algorithm",
+        "erm",
+        "--json",
+    )
     search = ("--algorithms", "erm", "--targets", "noto-mono", "--hparams-seeds", "2", "--trial-seeds", "1")
     sweep = ("sweep", "emoji", *TINY, *steps, *search, "--adapters", "t3a", "--slots", "1", "--json")
     return {

@@ -60,9 +60,8 @@ CANDIDATES = {
     "head start, average 0.95, cosine": other(ALL),
     "head start, average 0.95, cosine, lr 1e-4": other(ALL, {"lr": 1e-4}),
     "head start, average 0.95, cosine, 100 steps, 8 images": other({**ALL, "steps": 100}, {"batch_size": 8}),
-    "consistency": other(TWO, algorithm="consistency"),
-    "itta": other(TWO, algorithm="itta"),
-    "itta, align_every=5": other(TWO, {"align_every": 5}, "itta"),
+    "itta": other({**TWO, "steps": 225}, {"batch_size": 8}, "itta"),
+    "itta, align_every=5": other({**TWO, "steps": 225}, {"batch_size": 8, "align_every": 5}, "itta"),
 }
 
 

@@ -15,7 +15,7 @@ from itta.sweep.plan import Sweep
 def test_auto_is_quick_on_a_cpu_and_full_on_a_gpu():
     assert find_recipe("auto", "cpu") is RECIPES["quick"]
     assert find_recipe("auto", "cuda") is RECIPES["full"]
-    with pytest.raises(InputError, match="auto, quick, full"):
+    with pytest.raises(InputError, match="auto, quick, full, none"):
         find_recipe("slow")
 
 
@@ -38,6 +38,7 @@ def test_own_settings_go_before_the_recipe_even_if_they_equal_a_default():
 def test_methods_with_other_learning_rates_get_the_rate_of_the_recipe():
     assert RECIPES["quick"].hparams("dann")["lr_g"] == RECIPES["quick"].lr
     assert set(RECIPES["quick"].hparams("erm")) == {"lr", "batch_size"}
+    assert RECIPES["none"].hparams("dann") == {}
 
 
 def test_a_sweep_gives_the_first_draw_to_the_recipe_and_the_others_to_the_search():

@@ -16,26 +16,27 @@ OTHER_RATES = {"dann": ("lr_g", "lr_d"), "cdann": ("lr_g", "lr_d")}  # methods w
 @dataclass(frozen=True)
 class Recipe:
     training: TrainSettings
-    lr: float
-    batch_size: int  # images of each source domain in a step
+    lr: float | None = None  # None: the method's own
+    batch_size: int | None = None  # images of each source domain in a step; None: the method's own
 
     def hparams(self, algorithm: str) -> dict[str, Any]:
         """Return the hyper-parameters that the recipe sets for a method."""
         rates = dict.fromkeys(("lr", *OTHER_RATES.get(algorithm, ())), self.lr)
-        return {**rates, "batch_size": self.batch_size}
+        return {name: value for name, value in {**rates, "batch_size": self.batch_size}.items() if value is not None}
 
 
 RECIPES = {
     "quick": Recipe(  # minutes on two cores
-        TrainSettings(steps=150, image_size=64, average=0.95, head_start=True),
+        TrainSettings(steps=225, image_size=64, average=0.95, head_start=True),
         lr=2e-4,
-        batch_size=12,
+        batch_size=8,
     ),
     "full": Recipe(  # DomainBed's
         TrainSettings(backbone="resnet18", steps=5000, image_size=224),
         lr=5e-5,
         batch_size=32,
     ),
+    "none": Recipe(TrainSettings()),  # plain steps on small images, with the method's own hyper-parameters
 }
 QUICK = RECIPES["quick"].training
 

@@ -72,8 +72,9 @@ def sweep(
         hparams_seeds: Draws of the random search; the first one is the defaults. DomainBed's protocol has 20.
         trial_seeds: Repetitions of everything, with other splits. DomainBed's protocol has 3.
         recipe: Settings that go together: quick (minutes on two cores), full (DomainBed's: 224 pixels, 5,000 steps, for
-            GPUs), or auto, which is quick where CPUs compute. Your own flags go before the recipe. All draws of a
-            random search but the first have DomainBed's learning rates and batch sizes.
+            GPUs), none (plain steps, the method's hyper-parameters), or auto: quick on CPUs, else full. Your own flags
+            go before the recipe. All draws of a random search but the first have DomainBed's learning rates and batch
+            sizes.
         eval_every: Record accuracies every this many steps.
         settings: Hyper-parameters that are not searched, name=value.
         adapter_set: Settings of the adapters.

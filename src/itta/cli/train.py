@@ -68,7 +68,8 @@ def train(
         hparams_seed: 0 takes the default hyper-parameters; any other value draws them as DomainBed does.
         eval_every: Record accuracies every this many steps.
         recipe: Settings that go together: quick (minutes on two cores), full (DomainBed's: 224 pixels, 5,000 steps, for
-            a GPU), or auto, which is quick on a CPU. Your own flags go before the recipe.
+            a GPU), none (plain steps, the method's hyper-parameters), or auto: quick on a CPU, else full. Your own
+            flags go before the recipe.
         keep_checkpoint: Keep the last checkpoint of a finished training, three times the size of its model.
         stand_ins: Measure stand-in targets at the end, from which itta estimate learns. That takes as long as
             predicting about 4,000 images.
