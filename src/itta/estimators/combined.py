@@ -25,6 +25,7 @@ LEVEL = 0.9  # of the intervals
 DEVIATIONS = 1.645  # of a normal distribution, on both sides, that hold 90 %
 EDGE = 0.02  # accuracies are kept this far from 0 and 1 before a logit is taken
 FEWEST = 12  # stand-ins that a regression needs
+FEWEST_IMAGES = 30  # of a target; with fewer, class frequencies mean nothing
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Combined(Estimator):
             Share(gain, gain - half_gain, gain + half_gain),
             0.5 if half_gain == 0 else normal_cdf(gain / (half_gain / DEVIATIONS)),
             distance,
-            "" if distance <= s.far else too_far(distance),
+            why_refused(len(evidence), distance, s.far),
         )
 
     def estimate_gain(self, evidence: Evidence, found: dict[str, float], known: StandIns) -> tuple[float, float]:
@@ -181,8 +182,13 @@ def interval(value: float, half: float) -> Share:
     return Share(value, max(value - half, 0.0), min(value + half, 1.0))
 
 
-def too_far(distance: float) -> str:
-    return (
-        f"the answers are unlike those to any stand-in (distance {distance:.1f}; nine of ten lie within 1), so nothing "
-        "can be said without labels: use itta check"
-    )
+def why_refused(images: int, distance: float, far: float) -> str:
+    """Why an estimate means nothing; empty if it means something."""
+    if images < FEWEST_IMAGES:
+        return f"{images} images are too few, at least {FEWEST_IMAGES} are needed: use itta check, or wait for more images"
+    if distance > far:
+        return (
+            f"the answers are unlike those to any stand-in (distance {distance:.1f}; nine of ten lie within 1), so "
+            "nothing can be said without labels: use itta check"
+        )
+    return ""
