@@ -61,7 +61,9 @@ def test_estimate_on_a_labelled_target_shows_the_truth_beside_it(trained_model: 
     assert set(found["accuracy"]) == {"source", "guarded itta+"}
     assert set(found["estimate"]["single"]) == {"confidence", "difference", "atc", "agreement", "nuclear_norm"}
     printed = run_itta("estimate", trained_model, sites, "--domain", "night", "--adapter", "t3a")
-    assert "t3a helps with a probability of" in printed or "No estimate" in printed
+    assert any(
+        words in printed for words in ("t3a helps with a probability of", "t3a changes no answer", "No estimate")
+    )
 
 
 def test_adapt_and_predict_print_the_estimate(trained_model: Path, unlabelled: Path, capsys) -> None:

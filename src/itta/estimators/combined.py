@@ -112,7 +112,8 @@ class Combined(Estimator):
         s = self.settings
         used = {*s.accuracy_from, *s.without_opinions, *s.gain_from, "believed gain", "changed"}
         found = measure_answers(evidence, known.threshold, known.images, used)
-        wanted = s.accuracy_from if set(s.accuracy_from) <= set(found) & set(known.columns) else s.without_opinions
+        usable = [name for name in s.accuracy_from if name in found and name in known.columns]  # older models lack some
+        wanted = usable if any(name.startswith("support") for name in usable) else s.without_opinions
         level, columns = self.regression(wanted, found, known, logit(known.accuracy))
         value, distance = sigmoid(level(columns)), level.distance(columns)
         error = quantile((level.unseen.sigmoid() - known.accuracy).abs())
@@ -185,7 +186,9 @@ def interval(value: float, half: float) -> Share:
 def why_refused(images: int, distance: float, far: float) -> str:
     """Why an estimate means nothing; empty if it means something."""
     if images < FEWEST_IMAGES:
-        return f"{images} images are too few, at least {FEWEST_IMAGES} are needed: use itta check, or wait for more images"
+        return (
+            f"{images} images are too few, at least {FEWEST_IMAGES} are needed: use itta check, or wait for more images"
+        )
     if distance > far:
         return (
             f"the answers are unlike those to any stand-in (distance {distance:.1f}; nine of ten lie within 1), so "

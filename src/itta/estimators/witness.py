@@ -48,7 +48,9 @@ class Witness(Adapter):
         elif asked.reference is not None:  # a guard may have left the batch to the trained model
             self.note(asked.reference, logits, asked.opinions)
             if asked.embeddings is not None:
-                self.neighbourhood.add(asked.embeddings.float(), (asked.reference / self.temperature).softmax(1).float())
+                self.neighbourhood.add(
+                    asked.embeddings.float(), (asked.reference / self.temperature).softmax(1).float()
+                )
         return logits
 
     @torch.no_grad()
