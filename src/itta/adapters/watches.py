@@ -1,9 +1,9 @@
 """The watches of a guard. The table `WATCHES` is the registry: a new watch is a function and a line.
 
 Online adapters fail in known ways: features shrink or grow without end; all predictions become certain, or equal;
-answers drift away from the trained model's, or are probably worse; the loss rises; numbers are not finite. Each watch compares the adapter
-with the referee on the same images, so no limit depends on the data. The referee is the trained model with the
-diagnosis of the stream.
+answers drift away from the trained model's, or are probably worse; the loss rises; numbers are not finite. Each watch
+compares the adapter with the referee on the same images, so no limit depends on the data. The referee is the trained
+model with the diagnosis of the stream.
 """
 
 import math

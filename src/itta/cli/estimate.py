@@ -110,7 +110,7 @@ def estimate_lines(estimated: "Estimated", adapter: str) -> list[str]:
         )
     if estimated.most_frequent >= ONE_CLASS:
         lines.append(
-            f"{100 * estimated.most_frequent:.0f} % of the images get the same answer. If they really show one class, the "
-            "estimate is too low: it takes such answers for confusion."
+            f"{100 * estimated.most_frequent:.0f} % of the images get the same answer. If they really show one class, "
+            "the estimate is too low: it takes such answers for confusion."
         )
     return [*lines, "An estimate without labels can be wrong; itta check decides with a few labels."]
