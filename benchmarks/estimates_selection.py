@@ -3,8 +3,9 @@
 For every pair of domains of a data set: a model trained on the two, as in benchmarks.itta_plus_selection, and each of
 the others as its target. Two sources to train on and a third to try on is what somebody has before a target comes.
 The statistics with the lowest root mean squared error of the accuracy are chosen first, then the penalty, then the
-widening with which nine of ten intervals hold the truth. What was tried goes to a CSV file, what was chosen to a JSON
-file, against which a test holds the code. The same command goes on after an interruption.
+trust in confidence, then the widening with which nine of ten intervals hold the truth. What was tried goes to a CSV
+file, what was chosen to a JSON file, against which a test holds the code. The same command goes on after an
+interruption.
 """
 
 import csv
@@ -38,10 +39,11 @@ from itta.seeds import derive_seed
 from itta.store.model import load
 from itta.trial import Trial
 
-SUPPORTS = ("support of restyled", "support of prototypes", "support of neighbours")
+SUPPORTS = ("support", "support of restyled", "support of prototypes", "support of neighbours")
 ALONE = ("confidence", "atc", "nuclear norm", "skew", "diversity", *SUPPORTS)
 PENALTIES = (0.01, 0.02, 0.05, 0.1, 0.2)
-START = Settings(widening=1.0, gain_widening=1.0, ridge=0.05)
+TRUSTS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
+START = Settings(widening=1.0, gain_widening=1.0, ridge=0.05, trust=0.0)
 COVERED = 0.9
 
 
@@ -119,13 +121,14 @@ def choose(cells: list[Cell]) -> tuple[Settings, list[Tried]]:
         tried.extend(scores)
         return options[int(np.argmin([s.root_mean_square for s in scores]))]
 
-    sets: list[object] = [c for n in (1, 2, 3, 4) for c in combinations(ALONE, n)]
+    sets: list[object] = [c for n in (1, 2, 3) for c in combinations(ALONE, n)]
     plain: list[object] = [c for c in sets if not any(name.startswith("support") for name in c)]  # type: ignore[attr-defined]
     chosen = best("accuracy_from", sets, START, 0)
     without = best("accuracy_from", plain, START, 0).accuracy_from
     gains: list[object] = [("believed gain",), ("believed gain", "changed")]  # a share of changes has no direction
     chosen = best("gain_from", gains, chosen, 2)
     chosen = best("ridge", list(PENALTIES), chosen, 0)
+    chosen = best("trust", list(TRUSTS), chosen, 0)
     e = errors(cells, chosen)
     widening, gain_widening = (np.quantile(np.abs(e[:, i]) / e[:, i + 1], COVERED, method="higher") for i in (0, 2))
     numbers = {"widening": round(float(widening) + 0.05, 1), "gain_widening": round(float(gain_widening) + 0.05, 1)}
