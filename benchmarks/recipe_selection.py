@@ -46,22 +46,19 @@ def other(training: Mapping[str, Any] = {}, method: Mapping[str, Any] = {}, algo
     return Candidate({**START.training, **training}, {**START.method, **method}, algorithm)
 
 
-CALM: dict[str, Any] = {"schedule": "cosine", "average": 0.95}
-ALL: dict[str, Any] = {**CALM, "head_start": True}
-TWO: dict[str, Any] = {"average": 0.95, "head_start": True}
+STEADY: dict[str, Any] = {"steps": 225, "head_start": True, "warmup": 50, "average": 0.95}
+FEW = {"batch_size": 8}
 CANDIDATES = {
     "start": START,
-    "head start": other({"head_start": True}),
-    "head start, average 0.95": other(TWO),
-    "head start, average 0.98": other({**TWO, "average": 0.98}),
-    "head start, average 0.95, 100 steps": other({**TWO, "steps": 100}),
-    "head start, average 0.95, 225 steps of 8 images": other({**TWO, "steps": 225}, {"batch_size": 8}),
-    "head start, average 0.95, 300 steps of 6 images": other({**TWO, "steps": 300}, {"batch_size": 6}),
-    "head start, average 0.95, cosine": other(ALL),
-    "head start, average 0.95, cosine, lr 1e-4": other(ALL, {"lr": 1e-4}),
-    "head start, average 0.95, cosine, 100 steps, 8 images": other({**ALL, "steps": 100}, {"batch_size": 8}),
-    "itta": other({**TWO, "steps": 225}, {"batch_size": 8}, "itta"),
-    "itta, align_every=5": other({**TWO, "steps": 225}, {"batch_size": 8, "align_every": 5}, "itta"),
+    "head start, warm-up, average, 225 steps of 8 images": other(STEADY, FEW),
+    "the same without head start": other({**STEADY, "head_start": False}, FEW),
+    "the same without warm-up": other({**STEADY, "warmup": 0}, FEW),
+    "the same without average": other({**STEADY, "average": 0.0}, FEW),
+    "the same with 150 steps of 12 images": other({**STEADY, "steps": 150}),
+    "the same with lr 1e-4": other(STEADY, {**FEW, "lr": 1e-4}),
+    "the same with cosine": other({**STEADY, "schedule": "cosine"}, FEW),
+    "the same, itta": other(STEADY, FEW, "itta"),
+    "the same, itta, align_every=5": other(STEADY, {**FEW, "align_every": 5}, "itta"),
 }
 
 

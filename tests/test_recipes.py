@@ -10,6 +10,7 @@ from itta.errors import InputError
 from itta.recipes import QUICK, RECIPES, find_recipe, follow
 from itta.settings import TrainSettings
 from itta.sweep.plan import Sweep
+from itta.trial import Trial
 
 
 def test_auto_is_quick_on_a_cpu_and_full_on_a_gpu():
@@ -41,17 +42,22 @@ def test_methods_with_other_learning_rates_get_the_rate_of_the_recipe():
     assert RECIPES["none"].hparams("dann") == {}
 
 
-def test_a_sweep_gives_the_first_draw_to_the_recipe_and_the_others_to_the_search():
-    sweep = Sweep({"emoji": ("a", "b")}, ("erm",), hparams_seeds=2, trial_seeds=1, first={"erm": {"lr": 0.5}})
-    drawn = {t.hparams_seed: t.overrides for t in sweep.trials()}
-    assert drawn == {0: {"lr": 0.5}, 1: {}}
+@pytest.mark.parametrize("small", [{"image_size": 28}, {"regime": "small"}])
+def test_small_images_keep_domainbeds_hyper_parameters(small):
+    assert RECIPES["quick"].hparams("erm", TrainSettings(**small)) == {}
+    assert RECIPES["quick"].hparams("erm", TrainSettings(image_size=28, regime="large"))["lr"] == RECIPES["quick"].lr
+
+
+def test_a_sweep_gives_each_method_its_own_values():
+    sweep = Sweep({"emoji": ("a", "b")}, ("erm", "irm"), trial_seeds=1, by_method={"erm": {"lr": 0.5}})
+    assert {t.algorithm: t.overrides for t in sweep.trials()} == {"erm": {"lr": 0.5}, "irm": {}}
 
 
 def test_the_command_line_trains_by_the_quick_recipe(photos, tmp_path, capsys):
     words = ["train", str(photos), "--out", str(tmp_path / "run"), "--algorithm", "erm", "--steps", "1", "--no-page"]
-    assert main([*words, "--backbone", "small_cnn", "--weights", "none", "--image-size", "16", "--no-stand-ins"]) == 0
-    trial = json.loads((tmp_path / "run" / "trial.json").read_text())
-    assert trial["overrides"] == {"lr": RECIPES["quick"].lr, "batch_size": RECIPES["quick"].batch_size}
-    assert {name: trial.get(name) for name in ("schedule", "average", "head_start", "steps")} == {
-        "schedule": QUICK.schedule, "average": QUICK.average, "head_start": QUICK.head_start, "steps": 1,
-    }  # fmt: skip
+    small = ("--backbone", "small_cnn", "--weights", "none", "--image-size", "16", "--regime", "large")
+    assert main([*words, *small, "--no-stand-ins"]) == 0
+    trial = Trial.from_json(json.loads((tmp_path / "run" / "trial.json").read_text()))
+    assert trial.overrides == {"lr": RECIPES["quick"].lr, "batch_size": RECIPES["quick"].batch_size}
+    typed_here = {"backbone": "small_cnn", "weights": "none", "image_size": 16, "regime": "large", "steps": 1}
+    assert trial.shared() == QUICK.shared() | typed_here

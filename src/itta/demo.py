@@ -64,7 +64,7 @@ class Settings:
     target: str = "noto-mono"
     seeds: tuple[int, ...] = (0,)
     steps: int = QUICK.steps
-    batch_size: int = RECIPES["quick"].batch_size  # per source domain
+    batch_size: int | None = RECIPES["quick"].batch_size  # per source domain
     stream_batch: int = 32
     device: str = "auto"
     thinning: int = 1  # 2 takes every second image of a stream

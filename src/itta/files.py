@@ -172,6 +172,12 @@ def walk_files(folder: Path, follow: bool = False) -> Iterator[Path]:
 
     ``follow`` enters folders that are links, unless they lead back to a folder that contains them.
     """
+    for parent, files in walk_folders(folder, follow):
+        yield from (Path(parent, name) for name in files)
+
+
+def walk_folders(folder: Path, follow: bool = False) -> Iterator[tuple[str, list[str]]]:
+    """Yield each folder that `walk_files` enters, with the names of its files."""
 
     def refuse(error: OSError) -> None:
         raise InputError(
@@ -180,7 +186,7 @@ def walk_files(folder: Path, follow: bool = False) -> Iterator[Path]:
 
     for parent, folders, files in os.walk(folder, onerror=refuse, followlinks=follow):
         folders[:] = [name for name in folders if not name.startswith(".") and not leads_back(Path(parent, name))]
-        yield from (Path(parent, name) for name in files)
+        yield parent, files
 
 
 def leads_back(folder: Path) -> bool:

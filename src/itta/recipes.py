@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from itta.errors import unknown
-from itta.settings import TrainSettings
+from itta.settings import SMALL_IMAGES, TrainSettings
 
 OTHER_RATES = {"dann": ("lr_g", "lr_d"), "cdann": ("lr_g", "lr_d")}  # methods whose learning rates have other names
 
@@ -19,15 +19,18 @@ class Recipe:
     lr: float | None = None  # None: the method's own
     batch_size: int | None = None  # images of each source domain in a step; None: the method's own
 
-    def hparams(self, algorithm: str) -> dict[str, Any]:
-        """Return the hyper-parameters that the recipe sets for a method."""
+    def hparams(self, algorithm: str, training: TrainSettings | None = None) -> dict[str, Any]:
+        """Return the hyper-parameters that the recipe sets for a method; small images have DomainBed's own."""
+        training = training or self.training
+        if training.regime == "small" or (training.regime == "auto" and training.image_size <= SMALL_IMAGES):
+            return {}
         rates = dict.fromkeys(("lr", *OTHER_RATES.get(algorithm, ())), self.lr)
         return {name: value for name, value in {**rates, "batch_size": self.batch_size}.items() if value is not None}
 
 
 RECIPES = {
     "quick": Recipe(  # minutes on two cores
-        TrainSettings(steps=225, image_size=64, average=0.95, head_start=True),
+        TrainSettings(steps=225, image_size=64, head_start=True, warmup=50, average=0.95),
         lr=2e-4,
         batch_size=8,
     ),

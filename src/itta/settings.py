@@ -44,6 +44,8 @@ class TrainSettings:
 
     schedule: Schedule = "constant"
     """Learning rate along the training: constant, or cosine, which falls to zero."""
+    warmup: int = 0
+    """Steps over which the learning rate rises from zero at the start."""
     average: float = 0.0
     """Decay of a moving average of the weights, for example 0.98; the averaged weights are measured and saved. 0 takes
     the weights of the last step."""
@@ -59,6 +61,7 @@ class TrainSettings:
         if not 0 <= self.average < 1:
             raise InputError(f"--average must be at least 0 and below 1, got {self.average}.")
         check_at_least(1, image_size=self.image_size, steps=self.steps)
+        check_at_least(0, warmup=self.warmup)
         check_at_most(MAX_IMAGE_SIZE, image_size=self.image_size)
         check_at_most(MAX_INTEGER, steps=self.steps)
 

@@ -18,6 +18,7 @@ LATER: dict[str, Any] = {
     "fingerprint": "",
     "allow_missing_classes": False,
     "schedule": "constant",
+    "warmup": 0,
     "average": 0.0,
     "bn": "auto",
     "head_start": False,

@@ -202,7 +202,8 @@ def test_a_new_domain_is_noticed_and_the_old_one_forgotten(model: Algorithm, toy
         torch.testing.assert_close(guarded(x), answer)
     assert adapter.diagnosis()["new domains"] == [96]
     assert not guarded.log
-    assert guarded.means["norm"] == pytest.approx(1)  # lengths of features, not of the weights of the prototypes
+    # lengths of features, not of the weights of the prototypes; at the change, before and after the second run
+    assert guarded.means["norm"] == pytest.approx(1, abs=0.02)
 
 
 def test_the_same_domain_is_never_new(model: Algorithm, toy_batches: Batches) -> None:

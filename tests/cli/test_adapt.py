@@ -6,12 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+import itta.data.folder_images
+import itta.run.compare
+import itta.run.unfinished_stream
 from itta import records
 from itta.adapters import ADAPTERS
 from itta.cli import main
+from itta.data.folder_images import FolderImages
 from itta.hparams import fields
+from itta.store.tensors import save_tensors
 
 
 @pytest.mark.parametrize(
@@ -145,17 +151,17 @@ def test_adapting_without_labels_tells_only_what_changed(models, photos, tmp_pat
 
 @pytest.mark.slow
 def test_labels_are_used_for_the_score_only(models, drawn, monkeypatch, tmp_path, capsys):
-    from itta.data import folder
+    from itta.data import target
 
-    real, results = folder._labelled, []
+    real, results = target.load_target, []
 
-    def turned(*args):
-        images = real(*args)
+    def turned(*args, **kwargs):
+        images = real(*args, **kwargs)
         images.labels = 1 - images.labels
         return images
 
     for name, load in (("right", real), ("turned", turned)):
-        monkeypatch.setattr(folder, "_labelled", load)
+        monkeypatch.setattr(target, "load_target", load)
         capsys.readouterr()
         out = tmp_path / name
         command = [
@@ -178,3 +184,63 @@ def test_labels_are_used_for_the_score_only(models, drawn, monkeypatch, tmp_path
     assert all(a != b for a, b in zip(labels, turned_labels))
     assert wrong["accuracy"] == pytest.approx(1 - right["accuracy"])
     assert wrong["changed"] == right["changed"]
+
+
+def test_an_interrupted_command_goes_on_and_ends_as_if_it_had_not_stopped(
+    models, drawn, tmp_path, monkeypatch, capsys
+) -> None:
+    """With an adapter that learns. The images before the interruption are not read again."""
+    monkeypatch.setattr(itta.run.unfinished_stream, "EVERY", 0.0)
+    monkeypatch.setattr(itta.run.unfinished_stream, "SHARE", 0)
+    command = ["adapt", str(models["itta"]), str(drawn), "--domain", "night", "--adapter", "itta", "--batch-size", "4"]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert main([*command, "--out", str(whole), "--no-page"]) == 0
+    answer, read, calls, rows = itta.run.compare.answer, FolderImages.read, [], []
+
+    def stops(*args):
+        calls.append(1)
+        if len(calls) == 6:  # in the third batch, after the model as trained
+            raise KeyboardInterrupt
+        return answer(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(itta.run.compare, "answer", stops)
+        assert main([*command, "--out", str(parts), "--no-page"]) != 0
+    assert [file.name for file in parts.iterdir()] == ["adapt.unfinished"]
+    monkeypatch.setattr(FolderImages, "read", lambda self, indices: rows.extend(indices) or read(self, indices))
+    assert main([*command, "--out", str(parts), "--no-page"]) == 0
+    names = ("predictions.csv", "records.jsonl")
+    assert {file.name for file in parts.glob("[!.]*")} == {*names, "stream.png"}
+    assert (parts / names[0]).read_text() == (whole / names[0]).read_text()
+    one, other = (records.read(folder / names[1]) for folder in (whole, parts))
+    assert [r.accuracy for r in one] == [r.accuracy for r in other]
+    assert [r.calibration for r in one] == [r.calibration for r in other]
+    images = len((whole / names[0]).read_text().splitlines()) - 1
+    assert len(rows) == images - 8
+
+
+def test_a_broken_state_is_told_and_another_command_begins_anew(models, drawn, tmp_path, fails) -> None:
+    command = ["adapt", models["itta"], drawn / "night", "--no-page", "--out", tmp_path]
+    (tmp_path / "adapt.unfinished").write_bytes(b"broken")
+    said = fails(*command)
+    assert f"cannot go on from {tmp_path / 'adapt.unfinished'}" in said
+    assert "Delete it to begin anew" in said
+    tensors = {"predictions": torch.zeros(2, 4), "confidence": torch.zeros(2, 4)}
+    save_tensors(tmp_path / "other.unfinished", tensors, {"command": "other", "done": 4, "seconds": [1.0, 1.0]})
+    (tmp_path / "other.unfinished").replace(tmp_path / "adapt.unfinished")
+    assert main(list(map(str, command))) == 0
+    assert not (tmp_path / "adapt.unfinished").exists()
+
+
+@pytest.mark.parametrize("flags", [["--order", "sorted"], []])
+def test_a_target_too_large_to_keep_is_decoded_as_it_is_read(flags, models, drawn, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("ITTA_CACHE", str(tmp_path / "cache"))
+    answers = []
+    for limit in (0, 2**33):
+        monkeypatch.setattr(itta.data.folder_images, "ON_DISK", limit)
+        monkeypatch.setattr(itta.data.folder_images, "IN_MEMORY", limit)
+        out = tmp_path / f"{limit}"
+        assert main(["adapt", str(models["itta"]), str(drawn / "night"), *flags, "--no-page", "--out", str(out)]) == 0
+        assert (tmp_path / "cache").exists() == (limit > 0)
+        answers.append((out / "predictions.csv").read_text())
+    assert answers[0] == answers[1]

@@ -159,3 +159,20 @@ def test_a_target_unlike_everything_is_refused(known: StandIns) -> None:
     near = estimate_from(evidence, known).combined
     assert near is not None
     assert found.before.high - found.before.low > near.before.high - near.before.low or found.refused
+
+
+def test_a_witness_of_many_images_keeps_answers_evenly(trained: Callable[..., Algorithm]) -> None:
+    """Of 1,000 images in batches of several sizes, at most 64 answers stay: those to every 16th image."""
+    model = trained("erm")
+    every, few = (Witness(model, adapt(model, "source"), most=most) for most in (None, 64))
+    g = torch.Generator().manual_seed(0)
+    logits = torch.randn(1000, 3, generator=g)
+    for part in logits.split([1, 63, 2, 130, 7, 300, 497]):
+        for witness in (every, few):
+            witness.note(part, part.flip(1), {"other": part})
+    everything, kept = every.evidence(), few.evidence()
+    assert len(everything) == 1000
+    assert len(kept) == 63
+    assert torch.equal(kept.before, everything.before[::16])
+    assert torch.equal(kept.after, everything.after[::16])
+    assert torch.equal(kept.opinions["other"], everything.opinions["other"][::16])

@@ -20,23 +20,20 @@ def test_the_batches_do_not_matter(batch: int) -> None:
         found.add(features, answers)
     groups = [neighbour_support(z[i : i + 32], p[i : i + 32], p[i : i + 32].argmax(1), 5) for i in (0, 32, 64)]
     last = neighbour_support(z[68:], p[68:], p[68:].argmax(1), 5)[-4:]  # looks back, as 4 images are no group
-    got = found.supports()
-    assert got is not None
-    assert torch.allclose(got, torch.cat([*groups, last]))
+    assert found.support == pytest.approx(float(torch.cat([*groups, last]).mean()))
     assert len(found.features) <= 2 * GROUP
 
 
 def test_few_images() -> None:
     z, p = draw(3)
     found = Neighbourhood()
-    assert found.supports() is None
+    assert found.support is None
     found.add(z[:1], p[:1])
-    assert found.supports() is None
+    assert found.support is None
     found.add(z[1:], p[1:])
-    got = found.supports()
-    assert got is not None
-    assert got[0] == pytest.approx(float(p[1:, p[0].argmax()].mean()))  # both others are its neighbours
-    assert len(got) == 3 < NEIGHBOURS
+    others = [p[[j for j in range(3) if j != i], p[i].argmax()].mean() for i in range(3)]
+    assert found.support == pytest.approx(float(torch.stack(others).mean()))  # both others are neighbours
+    assert len(z) < NEIGHBOURS
 
 
 def test_images_alike_support_each_other() -> None:
@@ -47,7 +44,9 @@ def test_images_alike_support_each_other() -> None:
     for answers in (cluster, torch.randint(2, (64,), generator=torch.Generator().manual_seed(1))):
         found = Neighbourhood()
         found.add(z, 0.8 * torch.eye(2)[answers] + 0.1)
-        supports.append(found.supports())
-    follows, chance = (float(s.mean()) for s in supports if s is not None)
+        supports.append(found.support)
+    follows, chance = supports
+    assert follows is not None
+    assert chance is not None
     assert follows == pytest.approx(0.9)
     assert chance < 0.7

@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import os
 import tracemalloc
 from dataclasses import fields
 from itertools import islice
@@ -210,6 +211,6 @@ def test_many_files_are_listed_without_being_kept(tmp_path) -> None:
         tracemalloc.stop()
     assert n == 20_000 / 32
     assert peak < 1_000_000
-    first = [str(path.relative_to(tmp_path)) for path in islice(find_images([tmp_path]), 501)]
+    first = [os.path.relpath(path, tmp_path) for path in islice(find_images([tmp_path]), 501)]
     assert first[:11] == [f"0/{j}.png" for j in range(11)]
     assert first[500] == "1/0.png"

@@ -21,16 +21,15 @@ from itta.adapters.base import Adapter, Needs, check_at_least, check_shares
 from itta.adapters.diagnosis import Diagnosis, Judged, Rules
 from itta.adapters.frozen import Combined, Frozen
 from itta.adapters.supports import Supports, has_prototypes
-from itta.adapters.target_style import TargetStyle
+from itta.adapters.target_style import TargetStyle, styles_of
 from itta.errors import InputError
 from itta.functional.entropy import entropy, log_mean_probability
 from itta.functional.sharpening import sharpen
 from itta.functional.transfers import fetch, send
 from itta.hparams import hp
 from itta.models.trained import Trained
-from itta.nn.affine_stack import AffineStack, channel_shape
+from itta.nn.affine_stack import channel_shape
 from itta.nn.optimizer import with_prefix, without_prefix
-from itta.nn.style_mixing import style
 
 ANSWERS = ("plain", "restyled", "prototypes")
 HISTORY = 1000  # batches with a kept diagnosis
@@ -64,6 +63,7 @@ class Seen(NamedTuple):
     plain: Tensor  # logits [B, C]
     restyled: Tensor | None  # logits with f_Θ
     features: Tensor  # [B, d], without
+    start: tuple[Tensor, ...] = ()  # output of the block that f_Θ comes after first, and its styles [B, 2, C]
 
 
 class ITTAPlus(Adapter):
@@ -141,20 +141,26 @@ class ITTAPlus(Adapter):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        x = self.receive(x)
-        return self.judge(self.look(x))
+        seen = self.look(self.receive(x))
+        found, styles = self.ask(seen)
+        if self.style is not None and self.style.change.notice(styles[0], self.hp.change):
+            self.forget()  # and run again: to ask before the pass would let the host wait in every batch
+            seen = self.restyle(self.style, *seen.start)
+            found, _ = self.ask(seen)
+        self.embeddings = seen.features
+        return self.judge(seen.plain, found)
 
     def look(self, x: Tensor) -> Seen:
-        """Run the network, without f_Θ and with it; learn the target's style."""
-        target, backbone = self.style, self.still.backbone
-        if target is None:
+        """Run the network, without f_Θ and with it; learn the style as if the domain were the same."""
+        if self.style is None:
             z = self.still.features(x)
             return Seen(self.model.classify(z), None, z)
-        n, first = len(x), target.first
-        z = backbone.until(first, self.model.inputs(x))
-        own = styles_of(z)
-        if target.change.notice(own, self.hp.change):
-            self.forget()
+        z = self.still.backbone.until(self.style.first, self.model.inputs(x))
+        return self.restyle(self.style, z, styles_of(z))
+
+    def restyle(self, target: TargetStyle, z: Tensor, own: Tensor) -> Seen:
+        """Run the network from the first f_Θ on, without f_Θ and with it."""
+        n, first = len(z), target.first
         kept = target.fade(n, self.hp.memory)
 
         def restyle_second_half(block: str, z: Tensor) -> Tensor:
@@ -165,9 +171,9 @@ class ITTAPlus(Adapter):
             a, b = (c.view(channel_shape(z[0].shape)) for c in self.theta(block))
             return torch.cat([z[:n], second * a + b])
 
-        features = backbone.resume(first, z, restyle_second_half)
+        features = self.still.backbone.resume(first, z, restyle_second_half)
         plain, restyled = self.model.classify(features).split(n)
-        return Seen(plain, restyled, features[:n])
+        return Seen(plain, restyled, features[:n], (z, own))
 
     def theta(self, block: str) -> tuple[Tensor, Tensor]:
         """Return a and b of the present f_Θ after a block, [C] each."""
@@ -184,20 +190,25 @@ class ITTAPlus(Adapter):
         if self.supports is not None:
             self.supports.reset()
 
-    def judge(self, seen: Seen) -> Tensor:
+    def ask(self, seen: Seen) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """Return the answers by name, and the styles. The host computes the rest."""
+        given = {"plain": seen.plain, **({} if seen.restyled is None else {"restyled": seen.restyled})}
+        given |= {} if self.supports is None else {"prototypes": self.ask_prototypes(self.supports, seen)}
+        found = fetch(*given.values(), *seen.start[1:])
+        return dict(zip(given, found)), found[len(given) :]
+
+    def judge(self, plain: Tensor, found: dict[str, Tensor]) -> Tensor:
         """Average the answers, and diagnose the stream; log-probabilities [B, C]."""
-        self.reference, self.embeddings, self.seen = seen.plain, seen.features, self.seen + len(seen.plain)
-        asked = {} if self.supports is None else {"prototypes": self.ask_prototypes(self.supports, seen)}
-        given = {"plain": seen.plain, **({} if seen.restyled is None else {"restyled": seen.restyled}), **asked}
-        found = dict(zip(given, fetch(*given.values())))  # the host computes the rest
+        self.reference, self.seen = plain, self.seen + len(plain)
         answers = {name: logits / self.temperature for name, logits in found.items()}
-        answers |= {name: self.sharpened(found[name], answers["plain"]) for name in asked}
+        if "prototypes" in found:
+            answers["prototypes"] = self.sharpened(found["prototypes"], answers["plain"])
         names = list(answers)
         self.opinions = {name: answers[name] for name in names[1:]}
         stages = {name: self.average({n: answers[n] for n in names[: i + 1]}) for i, name in enumerate(names)}
         judged = self.stream(stages[names[-1]])
         self.note({**stages, "held back": judged.corrected, "neighbours": judged.posterior}, judged)
-        return send(judged.posterior, seen.plain.device)
+        return send(judged.posterior, plain.device)
 
     def average(self, answers: dict[str, Tensor]) -> Tensor:
         """Return the weighted mean of the answers' probabilities, as log-probabilities."""
@@ -241,9 +252,7 @@ class ITTAPlus(Adapter):
         }
 
     def network(self) -> Trained:
-        raise InputError(
-            "itta+ answers with the mean of several answers, not with one network: choose another adapter."
-        )
+        raise InputError("itta+ averages several answers, so no one network gives them: choose another adapter.")
 
     @torch.no_grad()
     def frozen(self) -> nn.Module:
@@ -259,11 +268,7 @@ class ITTAPlus(Adapter):
         if self.style is None:
             return nn.ModuleDict()
         shapes = self.model.backbone.block_shapes(self.model.image_size)
-        stacks = {block: AffineStack(channel_shape(shapes[block]), depth=1) for block in self.style.source}
-        for block, stack in stacks.items():
-            for p, value in zip((stack.weight, stack.bias), self.theta(block)):
-                p.data = value.view_as(p).clone()
-        return nn.ModuleDict(stacks)
+        return self.style.modules(shapes, self.hp.prior, self.hp.strength)
 
     def reset(self) -> None:
         like, classes = next(self.model.parameters()), self.model.n_classes
@@ -293,8 +298,3 @@ class ITTAPlus(Adapter):
     def parts(self) -> dict[str, Diagnosis | TargetStyle | Supports]:
         found = {"stream": self.stream, "style": self.style, "supports": self.supports}
         return {name: part for name, part in found.items() if part is not None}
-
-
-def styles_of(z: Tensor) -> Tensor:
-    """Return mean and deviation of each channel, [B, 2, C]."""
-    return torch.stack([s.flatten(1) for s in style(z)], 1)

@@ -85,12 +85,12 @@ class SAR(GradientAdapter):
         for _ in range(self.hp.steps):
             logits = self.model.predict(x)
             h = entropy(logits)
-            sure = (h.detach() < self.e0).nonzero()[:, 0]
-            if len(sure) == 0:
+            sure = h.detach() < self.e0
+            if sure.device.type == "cpu" and not sure.any():  # elsewhere the host would wait for the answer
                 break
-            h = entropy(functional_call(self.model, self.uphill(h[sure].mean()), (x,)))[sure]
-            still = h.detach() < self.e0
-            loss = (h * still).sum() / still.sum().clamp(min=1)
+            h = entropy(functional_call(self.model, self.uphill(mean_where(sure, h)), (x,)))
+            still = sure & (h.detach() < self.e0)
+            loss = mean_where(still, h)
             mean = self.running_loss(loss.detach())
             some, collapsed = fetch(still.any(), mean < self.collapsed)
             if not some:
@@ -111,3 +111,12 @@ class SAR(GradientAdapter):
     def running_loss(self, loss: Tensor) -> Tensor:
         """Return e with the loss of this step."""
         return 0.9 * self.extra["loss"] + 0.1 * loss if self.extra else loss
+
+
+def mean_where(mask: Tensor, values: Tensor) -> Tensor:
+    """Return the mean of the values under the mask, or 0 if there are none. The host need not know how many there are.
+
+    >>> mean_where(torch.tensor([True, False, True]), torch.tensor([1.0, 7.0, 2.0]))
+    tensor(1.5000)
+    """
+    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)

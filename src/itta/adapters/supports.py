@@ -38,10 +38,23 @@ class Supports:
         pool = torch.cat([self.entropy, torch.where(own, h, torch.inf)], 1)  # [C, M + B]
         first = pool.argsort(dim=1, stable=True)[:, :slots]  # stable: features of other classes fill no free slot
         stays = torch.zeros_like(pool, dtype=torch.bool).scatter_(1, first, True)
-        moving = torch.cat([~stays[:, :slots], stays[:, slots:]], 1).nonzero()  # leave or enter, class by class
-        # In each class as many leave as enter. The sort puts those that leave first, and keeps the order of classes.
-        (row, leaving), entering = moving[(moving[:, 1] >= slots).byte().argsort(stable=True)].T.tensor_split(2, dim=1)
-        self.kept[row, leaving], self.entropy[row, leaving] = z[entering[1] - slots], h[entering[1] - slots]
+        self.replace(label, stays[:, :slots], stays[:, slots:], z, h)
+
+    def replace(self, label: Tensor, stays: Tensor, enters: Tensor, z: Tensor, h: Tensor) -> None:
+        """Let some images enter the slots that others leave: ``stays`` [C, M], ``enters`` [C, B].
+
+        How many enter is not known to the host, which would have to wait for the device. So every image is written: an
+        image that does not enter repeats the first that does. If none enters, one slot is overwritten with itself.
+        """
+        leaving = stays.byte().argsort(dim=1, stable=True)  # [C, M], free slots first
+        rank = enters.cumsum(1).gather(0, label.unsqueeze(0))[0] - 1  # among the images that enter the same class
+        enters = enters.any(0)
+        image = torch.where(enters, torch.arange(len(z), device=z.device), enters.byte().argmax())
+        row = label[image]
+        slot = leaving[row, rank[image].clamp(min=0)]
+        some = enters.any()
+        self.kept[row, slot] = torch.where(some, z[image], self.kept[row, slot])
+        self.entropy[row, slot] = torch.where(some, h[image], self.entropy[row, slot])
 
     def move(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Move the features to the device of the head; the head moves with its model."""

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from itta.nn.affine_stack import AffineStack, channel_shape
 from itta.nn.optimizer import with_prefix, without_prefix
 from itta.nn.style_bank import StyleBank
+from itta.nn.style_mixing import style
 
 WINDOW = 16  # latest images that are compared with the images before them
 LEAST = 32  # images before the window that a comparison needs
@@ -56,6 +58,14 @@ class TargetStyle:
         source_mean, source_std = self.source[block]
         a = (source_std / std) ** strength
         return a, mean + strength * (source_mean - mean) - a * mean
+
+    def modules(self, shapes: Mapping[str, tuple[int, ...]], prior: float, strength: float) -> nn.ModuleDict:
+        """Return the present f_Θ after each block as a module; ``shapes`` are those of the blocks' outputs."""
+        stacks = {block: AffineStack(channel_shape(shapes[block]), depth=1) for block in self.source}
+        for block, stack in stacks.items():
+            for p, value in zip((stack.weight, stack.bias), self.theta(block, prior, strength)):
+                p.data = value.view_as(p).clone()
+        return nn.ModuleDict(stacks)
 
     def move(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Move all tensors that meet images; the watch for changes stays on the CPU."""
@@ -126,6 +136,11 @@ class StyleChange:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         self.images = int(state["images"])
         self.sum, self.squares, self.latest = (state[name].clone() for name in ("sum", "squares", "latest"))
+
+
+def styles_of(z: Tensor) -> Tensor:
+    """Return mean and deviation of each channel, [B, 2, C]."""
+    return torch.stack([s.flatten(1) for s in style(z)], 1)
 
 
 def flat_styles(styles: Tensor) -> Tensor:

@@ -106,7 +106,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"itta: error: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("itta: interrupted; of train, sweep and demo the same command goes on where it stopped.", file=sys.stderr)
+        print(
+            "itta: interrupted; train, sweep, demo, and adapt and predict with --out, go on where they stopped if you "
+            "repeat the command.",
+            file=sys.stderr,
+        )
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has what it wanted

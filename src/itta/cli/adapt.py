@@ -1,5 +1,6 @@
 """itta adapt: a target's images through a trained model, with and without adaptation."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +34,8 @@ def adapt(
 ) -> None:
     """Run a target's images through a trained model once, with and without adaptation, and compare.
 
-    Labels, if the folders give them, are used for the score only. Examples:
+    Labels, if the folders give them, are used for the score only. After an interruption, the same command with the same
+    --out goes on where it stopped. Examples:
     itta adapt runs/emoji emoji --domain noto-mono; itta adapt runs/sites photos/site-4 --set steps=2 --out results/
 
     Args:
@@ -53,6 +55,8 @@ def adapt(
     from itta.explain.run_story import stream_title, tell_adaptation, write_run_page
     from itta.nn.device import place
     from itta.run.compare import compare
+    from itta.run.unfinished_rows import command_of
+    from itta.run.unfinished_stream import UNFINISHED, UnfinishedStream
     from itta.store.model import load_model, read_description
 
     use_threads(threads)
@@ -62,9 +66,14 @@ def adapt(
     trained = place(load_model(description, own.given()), compute.device, compute.precision)
     chosen = adapter.make(trained, model)
     target = open_stream(data, description.expected, stream, access)
+    unfinished = None
+    if out:
+        identity = (description.weights_sha256, chosen.name, chosen.describe(), asdict(compute))
+        command = command_of(identity, data, asdict(stream), len(target.indices), *target.images.names[:1])
+        unfinished = UnfinishedStream(out / UNFINISHED, command)
     with progress_bars() as report:
         prepare_images(target.images, target.name, report)
-        comparison = compare(trained, target, chosen, stream, report)
+        comparison = compare(trained, target, chosen, stream, report, unfinished)
     result = summary(comparison)
     files = write_files(out, description, comparison) if out else []
     if out and page:
@@ -105,7 +114,8 @@ def estimate_for_page(comparison: "Comparison") -> tuple[dict[str, float], tuple
     found = comparison.estimation
     if found is None or found.combined is None or found.right is None:
         return {}, ()
-    return estimate_values(found.combined.after), tuple(round(p, 4) for p in found.right.tolist())
+    right = found.right.tolist() if len(found.right) == len(comparison.after.labels) else []  # of a sample only
+    return estimate_values(found.combined.after), tuple(round(p, 4) for p in right)
 
 
 def summary(comparison: "Comparison") -> dict[str, Any]:

@@ -54,6 +54,7 @@ def predict(
     from itta.estimators import Witness
     from itta.files import open_for_rows, refuse_input
     from itta.nn.device import place
+    from itta.run.compare import MOST_NOTED
     from itta.run.estimation import estimation_of, is_free
     from itta.run.predict import Prediction, predict_files
     from itta.run.unfinished_rows import UnfinishedRows, command_of
@@ -72,7 +73,7 @@ def predict(
     with ExitStack() as stack:
         unfinished, done = None, 0
         stream: IO[str] = sys.stdout
-        witness = Witness(trained, chosen) if is_free(chosen) else None
+        witness = Witness(trained, chosen, most=MOST_NOTED) if is_free(chosen) else None
         if out is not None:
             refuse_input(out, images)
             command = command_of(model.resolve(), images, chosen.name, chosen.describe(), batch_size, format, total)

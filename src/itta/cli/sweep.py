@@ -74,8 +74,7 @@ def sweep(
         trial_seeds: Repetitions of everything, with other splits. DomainBed's protocol has 3.
         recipe: Settings that go together: quick (minutes on two cores), full (DomainBed's: 224 pixels, 5,000 steps, for
             GPUs), none (plain steps, the method's hyper-parameters), or auto: quick on CPUs, else full. Your own flags
-            go before the recipe. All draws of a random search but the first have DomainBed's learning rates and batch
-            sizes.
+            go before the recipe. A random search has DomainBed's learning rates and batch sizes instead.
         eval_every: Record accuracies every this many steps.
         settings: Hyper-parameters that are not searched, name=value.
         adapter_set: Settings of the adapters.
@@ -123,7 +122,7 @@ def sweep(
         hparams_seeds=hparams_seeds,
         trial_seeds=trial_seeds,
         overrides=parse_settings(settings),
-        first={name: chosen.hparams(name) for name in algorithms},
+        by_method={name: chosen.hparams(name, training) for name in algorithms if hparams_seeds == 1},
         eval_every=eval_every,
         adaptation=Adaptation(tuple(dict.fromkeys(adapters)), by_adapter(adapter_set), at, batch_size),
         fingerprints=opened.fingerprints,

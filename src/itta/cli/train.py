@@ -108,7 +108,7 @@ def train(
         hparams_seed,
         seed,
         overrides={
-            **(chosen.hparams(algorithm) if hparams_seed == 0 else {}),
+            **(chosen.hparams(algorithm, training) if hparams_seed == 0 else {}),
             **(PRESETS[preset] if algorithm == "itta" else {}),
             **parse_settings(settings),
         },

@@ -141,14 +141,16 @@ def _refuse_shared(folder: Path) -> None:
 
 
 def _key(paths: Sequence[str], size: int) -> str:
-    facts: list[object] = [FORMAT, decoder_version(), size]
-    for path in paths:
+    digest = hashlib.sha256(json.dumps([FORMAT, decoder_version(), size])[:-1].encode())
+    for path in paths:  # one by one: there may be many
         try:
             found = os.stat(path)
-            facts.append([os.path.abspath(path), found.st_size, found.st_mtime_ns])
+            facts = [os.path.abspath(path), found.st_size, found.st_mtime_ns]
         except OSError:
-            facts.append([os.path.abspath(path), None, None])
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+            facts = [os.path.abspath(path), None, None]
+        digest.update(f", {json.dumps(facts)}".encode())
+    digest.update(b"]")
+    return digest.hexdigest()
 
 
 def _open(folder: Path, name: str, key: str, paths: Sequence[str], size: int) -> Mapped | None:

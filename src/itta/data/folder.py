@@ -5,13 +5,16 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from itta.data.dataset import DomainDataset, Images
 from itta.data.folder_images import FolderImages
 from itta.data.images import IMAGE_SUFFIXES
 from itta.data.manifest import is_manifest, read_manifest
+from itta.data.path_list import PathList
 from itta.data.suspicions import warn_about
 from itta.errors import InputError, unknown
-from itta.files import leads_back, walk_files
+from itta.files import leads_back, walk_folders
 from itta.text import readable
 
 
@@ -79,10 +82,10 @@ def load_target(
     root = root / domain if domain else root
     origin = str(root) if cache and root.is_dir() else None
     if root.is_file() or not _subfolders(root):
-        paths = list_images([root])
-        return FolderImages(paths, [-1] * len(paths), image_size, origin)
-    by_class = _by_class(root)
-    for name in by_class:
+        paths = PathList(find_images([root]))
+        return FolderImages(paths, np.full(len(paths), -1), image_size, origin, once=True)
+    folders = _subfolders(root)
+    for name in folders:
         if name not in classes:
             error = unknown(f"class folder in {root}:", name, tuple(classes))
             raise InputError(f"{error} Put images without labels directly into {root}.")
@@ -90,23 +93,31 @@ def load_target(
         raise InputError(
             f"{root} holds both images and class folders: move the images into class folders or elsewhere."
         )
-    if not any(by_class.values()):
+    paths, ends = PathList(), []
+    for folder in folders.values():
+        paths.extend(_by_folder(folder))
+        ends.append(len(paths))
+    if not paths:
         raise InputError(f"no images in {root}: expected {root}/class/image with {_suffixes()}.")
-    return _labelled(by_class, classes, image_size, origin)
+    labels = np.repeat([classes.index(name) for name in folders], np.diff([0, *ends]))
+    return FolderImages(paths, labels, image_size, origin, once=True)
 
 
 def list_images(paths: Sequence[str | Path]) -> list[Path]:
     """Return the image files in paths, folders and manifests, each once, in order. In a folder 2 comes before 10."""
-    return list(find_images(paths))
+    return list(map(Path, find_images(paths)))
 
 
-def find_images(paths: Sequence[str | Path]) -> Iterator[Path]:
-    """Yield the files of `list_images` one by one; only the names of one folder are in memory at a time."""
+def find_images(paths: Sequence[str | Path]) -> Iterator[str]:
+    """Yield the files of `list_images` one by one; only the names of one folder are in memory at a time.
+
+    They are text, because a `Path` takes longer to make and leaves its name in a table of the interpreter.
+    """
     found = _find(paths)
     return found if len(paths) == 1 and not is_manifest(Path(paths[0])) else iter(dict.fromkeys(found))
 
 
-def _find(paths: Sequence[str | Path]) -> Iterator[Path]:
+def _find(paths: Sequence[str | Path]) -> Iterator[str]:
     for path in map(Path, paths):
         if path.is_dir():
             inside = _in_order(path)
@@ -118,13 +129,13 @@ def _find(paths: Sequence[str | Path]) -> Iterator[Path]:
         elif not path.exists():
             raise InputError(f"there is no file or folder {path}: check the path.")
         elif is_manifest(path):
-            yield from (entry.path for entry in read_manifest(path))
+            yield from (str(entry.path) for entry in read_manifest(path))
         elif path.suffix.lower() not in IMAGE_SUFFIXES:
             raise InputError(
                 f"{path} is not an image file: expected {_suffixes()}, a folder of such files, or a manifest of them."
             )
         else:
-            yield path
+            yield str(path)
 
 
 def no_domains(root: Path) -> InputError:
@@ -171,7 +182,7 @@ def _listed_target(
             )
     labels = [classes.index(entry.label) if entry.label else -1 for entry in entries]
     origin = f"{manifest}/{domain or ''}*" if cache else None  # sorted by line, unlike a training domain of this name
-    return FolderImages([entry.path for entry in entries], labels, image_size, origin)
+    return FolderImages([entry.path for entry in entries], labels, image_size, origin, once=True)
 
 
 def _check_domain(
@@ -209,7 +220,7 @@ def _check_readable(folder: Path) -> None:
 
 
 def _by_class(folder: Path) -> dict[str, list[Path]]:
-    return {name: sorted(_walk(path), key=_by_parent) for name, path in _subfolders(folder).items()}
+    return {name: list(map(Path, _by_folder(path))) for name, path in _subfolders(folder).items()}
 
 
 def _by_parent(path: Path) -> tuple[str, str]:
@@ -217,27 +228,33 @@ def _by_parent(path: Path) -> tuple[str, str]:
     return str(path.parent), path.name
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    return (path for path in walk_files(folder, follow=True) if _is_image(path))
+def _by_folder(folder: Path) -> Iterator[str]:
+    """Yield the images below a folder in the order of `_by_parent`; the names of one folder are in memory at a time."""
+    for parent in sorted(parent for parent, _ in walk_folders(folder, follow=True)):
+        with os.scandir(parent) as entries:
+            names = sorted(entry.name for entry in entries if _is_image(entry))
+        yield from (os.path.join(parent, name) for name in names)
 
 
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".") and path.is_file()
+def _is_image(file: Path | os.DirEntry[str]) -> bool:
+    name = file.name
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES and not name.startswith(".") and file.is_file()
 
 
-def _in_order(folder: Path) -> Iterator[Path]:
+def _in_order(folder: Path) -> Iterator[str]:
     """Yield the images below a folder in the order of `_natural`, folder by folder."""
     _check_readable(folder)
     with os.scandir(folder) as entries:  # a slash behind folders: so their files have the place of the whole path
-        names = [f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries if entry.name[0] != "."]
-    names.sort(key=_natural)
-    for name in names:
-        path = folder / name
+        found = [
+            f"{e.name}/" if e.is_dir() else e.name for e in entries if e.name[0] != "." and (e.is_dir() or _is_image(e))
+        ]
+    found.sort(key=_natural)
+    start = os.path.join(folder, "") if str(folder) != "." else ""
+    for name in found:
         if not name.endswith("/"):
-            if _is_image(path):
-                yield path
-        elif not leads_back(path):
-            yield from _in_order(path)
+            yield start + name
+        elif not leads_back(folder / name):
+            yield from _in_order(folder / name)
 
 
 def _natural(name: str) -> tuple[str, str]:

@@ -1,7 +1,7 @@
-"""Pixels of image files: from the cache of decoded images, or decoded when first read."""
+"""Pixels of image files: from the cache of decoded images, or decoded when they are read."""
 
-from collections.abc import Sequence
-from pathlib import Path
+import os
+from collections.abc import Iterable, Sequence
 from threading import Condition, Lock
 
 import numpy as np
@@ -9,9 +9,13 @@ import torch
 
 from itta.data.cache import Damaged, Mapped, open_cache
 from itta.data.images import check_image_size, read_image
+from itta.data.path_list import PathList
 from itta.errors import InputError
 from itta.progress import ReportProgress, silent
-from itta.text import readable
+
+# Most bytes of decoded pixels that are kept of images that are read once:
+ON_DISK = 2**33
+IN_MEMORY = 2**28
 
 
 class InMemory:
@@ -44,20 +48,44 @@ class InMemory:
         return self._pixels[rows] if self._decoded[rows].all() else self.read(rows)
 
 
+class Unkept:
+    """The pixels of image files, which are decoded at each read. Nothing is kept."""
+
+    def __init__(self, paths: Sequence[str], size: int) -> None:
+        self._paths, self._size = paths, size
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """Return some images, uint8 [B, S, S, 3]."""
+        pixels = np.empty((len(rows), self._size, self._size, 3), dtype=np.uint8)
+        for place, row in enumerate(rows):
+            pixels[place] = read_image(self._paths[row], self._size).transpose(1, 2, 0)
+        return pixels
+
+
 class FolderImages:
-    """Image files of one domain. With `origin`, a name for the domain, they come from the cache of decoded images."""
+    """Image files of one domain. With `origin`, a name for the domain, they come from the cache of decoded images.
+
+    Images that are read only ``once`` are decoded at each read, and not kept, if there are very many.
+    """
 
     groups = None
 
     def __init__(
-        self, paths: Sequence[Path], labels: Sequence[int] | np.ndarray, image_size: int, origin: str | None = None
+        self,
+        paths: Iterable[str | os.PathLike[str]],
+        labels: Sequence[int] | np.ndarray,
+        image_size: int,
+        origin: str | None = None,
+        once: bool = False,
     ) -> None:
         check_image_size(image_size)
-        self.paths = [str(path) for path in paths]
-        self.names = [readable(path) for path in self.paths]
+        self.paths = paths if isinstance(paths, PathList) else PathList(paths)
+        self.names = self.paths.readable()
         self.labels = np.asarray(labels, dtype=np.int64)
         self._size, self._origin = image_size, origin
-        self._store: InMemory | Mapped | None = None if origin else InMemory(self.paths, image_size)
+        self._bytes = len(self.paths) * 3 * image_size**2 if once else 0
+        cached = origin and self._bytes <= ON_DISK
+        self._store: InMemory | Mapped | Unkept | None = None if cached else self._uncached()
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -82,14 +110,18 @@ class FolderImages:
             try:
                 pixels = self._store.read(rows)
             except Damaged:  # damaged again: decode in memory
-                self._store = InMemory(self.paths, self._size)
+                self._store = self._uncached()
                 pixels = self._store.read(rows)
         return torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
     def _open(self, report: ReportProgress, anew: bool = False) -> None:
         assert self._origin is not None
         mapped = open_cache(self._origin, self.paths, self._size, report, anew)
-        self._store = mapped or InMemory(self.paths, self._size)
+        self._store = mapped or self._uncached()
+
+    def _uncached(self) -> InMemory | Unkept:
+        kind = InMemory if self._bytes <= IN_MEMORY else Unkept
+        return kind(self.paths, self._size)
 
 
 def _reserve(n: int, size: int) -> np.ndarray:

@@ -155,10 +155,14 @@ def stream(
     If fewer than ``least`` images remain at the end, they join the batch before them.
     """
     _check_batch_size(batch_size)
-    order = np.asarray(indices, dtype=np.int64)
-    if seed is not None:
-        order = np.random.RandomState(derive_seed(seed, "stream")).permutation(order)
+    order = in_stream_order(indices, seed)
     return _read(images, order, cuts(len(order), batch_size, least))
+
+
+def in_stream_order(indices: Sequence[int] | np.ndarray, seed: int | None) -> np.ndarray:
+    """Return the indices in the order that the seed draws; None keeps it as given."""
+    order = np.asarray(indices, dtype=np.int64)
+    return order if seed is None else np.random.RandomState(derive_seed(seed, "stream")).permutation(order)
 
 
 def cuts(n: int, size: int, least: int = 1) -> list[slice]:

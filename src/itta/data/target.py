@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
 from itta.data import DATASETS, is_name, load_dataset
 from itta.data.dataset import Images, JoinedImages, target_indices
-from itta.data.folder import list_images, load_target
+from itta.data.folder import find_images, load_target
 from itta.data.folder_images import FolderImages
 from itta.data.loaders import stream
+from itta.data.path_list import PathList
 from itta.data.published import locate
 from itta.data.streams import draw_order
 from itta.errors import InputError, unknown
@@ -106,6 +106,6 @@ def open_images(data: list[str] | tuple[str, ...], expected: Expected, domain: s
         return open_target(data[0], expected, domain)
     if domain is not None:
         raise InputError(f"--domain {domain} goes with one data set, and {len(data)} were named.")
-    files = list_images([Path(d) for d in data])
-    images = FolderImages(files, [-1] * len(files), expected.image_size)
+    files = PathList(find_images(data))
+    images = FolderImages(files, np.full(len(files), -1), expected.image_size, once=True)
     return Target(f"{len(files)} images", images, np.arange(len(files)), False)

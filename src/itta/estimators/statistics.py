@@ -55,7 +55,7 @@ STATISTICS: dict[str, Statistic] = {
     "diversity": lambda e, t: answer_diversity(e.before),
     "support of restyled": support_of("restyled"),
     "support of prototypes": support_of("prototypes"),
-    "support of neighbours": lambda e, t: None if e.neighbours is None else float(e.neighbours.mean()),
+    "support of neighbours": lambda e, t: e.neighbours,
     "support": support,
     "believed gain": gain_by_belief,
     "changed": lambda e, t: float((e.after != e.answers).float().mean()),

@@ -13,18 +13,22 @@ from itta.estimators.neighbourhood import Neighbourhood
 from itta.hparams import default
 from itta.models.trained import Trained
 
+Noted = tuple[Tensor, Tensor, dict[str, Tensor]]  # answers [N, C] before, classes [N] after, opinions [N, C] by name
+
 
 class Witness(Adapter):
     """Answers as the adapter inside does, and notes the answers.
 
     itta+ computes the trained model's answers and two more opinions anyway. Beside any other adapter that changes
     answers, the witness runs itta+ itself, which takes one more pass.
+
+    With ``most``, it keeps at most so many answers, those to every second image, every fourth, and so on.
     """
 
     name = "witness"
     paper = "none: our own"
 
-    def __init__(self, trained: Trained, inner: Adapter) -> None:
+    def __init__(self, trained: Trained, inner: Adapter, most: int | None = None) -> None:
         torch.nn.Module.__init__(self)
         self.inner, self.model = inner, inner.model
         self.name, self.predicts, self.needs = inner.name, inner.predicts, inner.needs  # type: ignore[misc]
@@ -34,8 +38,14 @@ class Witness(Adapter):
         confusions = trained.confusions or {}
         self.temperature = float(confusions.get("temperature", 1.0))
         self.prior = confusions.get("prior")
-        self.notes: list[tuple[Tensor, Tensor, dict[str, Tensor]]] = []
+        self.most = most
+        self.forget()
+
+    def forget(self) -> None:
+        """Start to keep answers anew."""
+        self.notes: list[Noted] = []
         self.neighbourhood = Neighbourhood()
+        self.kept, self.every, self.skip = 0, 1, 0  # answers; one of how many images; images before the next one
 
     def forward(self, x: Tensor) -> Tensor:
         asked = getattr(self.inner, "inner", self.inner) if self.referee is None else self.referee
@@ -48,9 +58,8 @@ class Witness(Adapter):
         elif asked.reference is not None:  # a guard may have left the batch to the trained model
             self.note(asked.reference, logits, asked.opinions)
             if asked.embeddings is not None:
-                self.neighbourhood.add(
-                    asked.embeddings.float(), (asked.reference / self.temperature).softmax(1).float()
-                )
+                answers = (asked.reference / self.temperature).softmax(1)
+                self.neighbourhood.add(asked.embeddings.float(), answers.float())
         return logits
 
     @torch.no_grad()
@@ -58,23 +67,43 @@ class Witness(Adapter):
         """Keep the answers to a batch, on the CPU."""
         before = (reference / self.temperature).softmax(1).float().cpu()
         others = {name: o.softmax(1).float().cpu() for name, o in opinions.items()}
-        self.notes.append((before, logits.argmax(1).cpu(), others))
+        self.notes.append(thinned((before, logits.argmax(1).cpu(), others), self.skip, self.every))
+        self.skip = (self.skip - len(before)) % self.every
+        self.kept += len(self.notes[-1][0])
+        if self.most is not None and self.kept > self.most:
+            before, after, others = self.all_notes()
+            self.skip += self.every * (self.kept % 2)
+            self.notes, self.every = [thinned((before, after, others), 0, 2)], 2 * self.every
+            self.kept = len(self.notes[0][0])
 
     def evidence(self) -> Evidence:
         """The answers to all images so far."""
         if not self.notes:
             raise InputError("there are no answers to estimate from: predict some images first.")
+        before, after, opinions = self.all_notes()
+        return Evidence(before, after, opinions, self.prior, self.neighbourhood.support, self.referee is None)
+
+    def all_notes(self) -> Noted:
+        """Join the notes of all batches."""
         before, after, others = zip(*self.notes)
         names = set.intersection(*(set(o) for o in others))
         opinions = {name: torch.cat([o[name] for o in others]) for name in sorted(names, reverse=True)}
-        neighbours = self.neighbourhood.supports()
-        return Evidence(torch.cat(before), torch.cat(after), opinions, self.prior, neighbours, self.referee is None)
+        return torch.cat(before), torch.cat(after), opinions
 
     def reset(self) -> None:
         self.inner.reset()
         if self.referee is not None:
             self.referee.reset()
-        self.notes, self.neighbourhood = [], Neighbourhood()
+        self.forget()
 
     def describe(self) -> dict[str, Any]:
         return self.inner.describe()
+
+
+def thinned(notes: Noted, start: int, every: int) -> Noted:
+    """Keep one of every so many images, from a start on."""
+    if every == 1:
+        return notes
+    before, after, others = notes
+    rows = slice(start, None, every)
+    return before[rows].clone(), after[rows].clone(), {name: o[rows].clone() for name, o in others.items()}

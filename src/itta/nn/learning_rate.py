@@ -1,4 +1,4 @@
-"""The learning rate along a training: constant, or a cosine that ends at zero."""
+"""The learning rate along a training: a linear rise, then constant, or a cosine that ends at zero."""
 
 import math
 
@@ -7,15 +7,19 @@ from torch.optim import Optimizer
 from itta.settings import Schedule
 
 
-def learning_rate_factor(schedule: Schedule, step: int, steps: int) -> float:
+def learning_rate_factor(schedule: Schedule, step: int, steps: int, warmup: int = 0) -> float:
     """Return the share of the learning rate that a step gets; the first step is 0.
 
-    SGDR: Loshchilov and Hutter, ICLR 2017, https://arxiv.org/abs/1608.03983, without restarts.
+    The rise over the first ``warmup`` steps: Goyal et al., 2017, https://arxiv.org/abs/1706.02677. The cosine: SGDR,
+    Loshchilov and Hutter, ICLR 2017, https://arxiv.org/abs/1608.03983, without restarts.
 
     >>> [round(learning_rate_factor("cosine", step, 4), 3) for step in range(5)]
     [1.0, 0.854, 0.5, 0.146, 0.0]
+    >>> [round(learning_rate_factor("constant", step, 9, warmup=4), 3) for step in range(5)]
+    [0.2, 0.4, 0.6, 0.8, 1.0]
     """
-    return 1.0 if schedule == "constant" else (1 + math.cos(math.pi * step / steps)) / 2
+    rise = min(1.0, (step + 1) / (warmup + 1))
+    return rise if schedule == "constant" else rise * (1 + math.cos(math.pi * step / steps)) / 2
 
 
 def scale_learning_rate(optimizer: Optimizer, factor: float) -> None:

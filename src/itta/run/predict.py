@@ -31,7 +31,7 @@ class Prediction:
 
 
 def predict_files(
-    adapter: Adapter, source: Adapter, files: Iterable[Path], batch_size: int
+    adapter: Adapter, source: Adapter, files: Iterable[str | Path], batch_size: int
 ) -> Iterator[list[Prediction]]:
     """Yield a list of rows per batch, in the order of the files; unreadable files do not stop the rest.
 
@@ -49,9 +49,10 @@ def predict_files(
         ]
 
 
-def read_images(files: Sequence[Path], size: int) -> tuple[list[np.ndarray], dict[Path, str]]:
+def read_images(files: Sequence[str | Path], size: int) -> tuple[list[np.ndarray], dict[str | Path, str]]:
     """Read the images that can be read, and say why the others cannot."""
-    images, errors = [], {}
+    images: list[np.ndarray] = []
+    errors: dict[str | Path, str] = {}
     for file in files:
         try:
             images.append(read_image(file, size))

@@ -191,7 +191,7 @@ def learn(training: Training, report: ReportProgress, asked_to_stop: Callable[[]
     logged: list[dict[str, float]] = []  # since the last checkpoint
     for step, batches in prefetch(loader, progress.step, trial.steps - 1, device_of(algorithm)):
         seed_all(derive_seed(trial.seed, "update", step))
-        factor = learning_rate_factor(trial.schedule, step, trial.steps)
+        factor = learning_rate_factor(trial.schedule, step, trial.steps, trial.warmup)
         for optimizer in algorithm.optimizers.values():
             scale_learning_rate(optimizer, factor)
         logs = algorithm.update(batches)

@@ -75,7 +75,7 @@ def train(
             trial_seed=seed,
             run_seed=derive_seed(seed, "itta.train"),  # the same whatever the data are read from
             fingerprint=dataset.fingerprint,
-            overrides={**recipe.hparams(method), **settings},
+            overrides={**recipe.hparams(method, followed), **settings},
             precision=precision,
             **(followed.shared() | {"image_size": dataset.image_size, "backbone": network}),
         )

@@ -40,7 +40,7 @@ class Sweep(TrainSettings):
     hparams_seeds: int = 20
     trial_seeds: int = 3
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    first: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # algorithm -> defaults of the first draw
+    by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # algorithm -> overrides of its own
     eval_every: int = 300
     adaptation: Adaptation = field(default_factory=Adaptation)
     fingerprints: Mapping[str, str] = field(default_factory=dict)  # path -> digest of its images
@@ -92,7 +92,7 @@ class Sweep(TrainSettings):
             cut.test,
             hparams_seed,
             trial_seed,
-            overrides={**(self.first.get(algorithm, {}) if hparams_seed == 0 else {}), **self.overrides},
+            overrides={**self.by_method.get(algorithm, {}), **self.overrides},
             run_seed=run_seed(data, algorithm, kept_out, hparams_seed, trial_seed),
             fingerprint=self.fingerprints.get(data, ""),
             precision=self.precision,
