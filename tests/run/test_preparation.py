@@ -73,10 +73,8 @@ def test_a_head_start_does_not_depend_on_earlier_random_numbers(emoji):
 
 def test_plain_settings_leave_the_name_of_a_trial_as_it_was():
     assert PLAIN.key == replace(PLAIN, schedule="constant", average=0.0, bn="auto").key
-    keys = {
-        replace(PLAIN, **other).key
-        for other in ({"schedule": "cosine"}, {"average": 0.9}, {"bn": "live"}, {"head_start": True})
-    }
+    others = {"schedule": "cosine"}, {"average": 0.9}, {"bn": "live"}, {"head_start": True}, {"warmup": 2}
+    keys = {replace(PLAIN, **other).key for other in others}
     assert len(keys | {PLAIN.key}) == 6
     assert "average" not in PLAIN.to_json()
 
