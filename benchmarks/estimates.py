@@ -94,6 +94,7 @@ def kept_answers(
             if isinstance(witness, Witness):
                 evidence = witness.evidence()
                 found |= {"before": evidence.before} | {f"by {name}": p for name, p in evidence.opinions.items()}
+                found |= {} if evidence.neighbours is None else {"neighbours": torch.tensor(evidence.neighbours)}
         write_tensors(file, found)
     return torch.load(file, weights_only=True)
 
@@ -107,9 +108,9 @@ def write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:
 def evidence_of(trained: Algorithm, found: Answers, method: str) -> Evidence:
     """The kept answers as an estimator sees them."""
     opinions = {name.removeprefix("by "): p for name, p in found.items() if name.startswith("by ")}
-    return Evidence(
-        found["before"], found[method], opinions, (trained.confusions or {}).get("prior"), method == "itta+"
-    )
+    prior = (trained.confusions or {}).get("prior")
+    neighbours = float(found["neighbours"].mean()) if "neighbours" in found else None
+    return Evidence(found["before"], found[method], opinions, prior, neighbours, method == "itta+")
 
 
 def rows_of(trial: Trial, trained: Algorithm, known: StandIns | None, kept: Answers) -> Iterator[Row]:

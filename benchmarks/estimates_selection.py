@@ -3,8 +3,9 @@
 For every pair of domains of a data set: a model trained on the two, as in benchmarks.itta_plus_selection, and each of
 the others as its target. Two sources to train on and a third to try on is what somebody has before a target comes.
 The statistics with the lowest root mean squared error of the accuracy are chosen first, then the penalty, then the
-widening with which nine of ten intervals hold the truth. What was tried goes to a CSV file, what was chosen to a JSON
-file, against which a test holds the code. The same command goes on after an interruption.
+trust in confidence, then the widening with which nine of ten intervals hold the truth. What was tried goes to a CSV
+file, what was chosen to a JSON file, against which a test holds the code. The same command goes on after an
+interruption.
 """
 
 import csv
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -26,18 +28,28 @@ from benchmarks.estimates import evidence_of, kept_answers, known_stand_ins
 from benchmarks.itta_plus_grid import Stream
 from benchmarks.itta_plus_selection import Options as PairOptions
 from benchmarks.itta_plus_selection import pair_models
+from itta.data.dataset import DomainDataset
 from itta.errors import InputError
 from itta.estimators.base import Evidence
 from itta.estimators.combined import Combined, Settings
 from itta.files import replace_text
 from itta.models.stand_ins import StandIns
+from itta.run.train import train
 from itta.seeds import derive_seed
 from itta.store.model import load
+from itta.trial import Trial
 
-ALONE = ("confidence", "atc", "nuclear norm", "skew", "diversity", "support of restyled", "support of prototypes")
+SUPPORTS = ("support", "support of restyled", "support of prototypes", "support of neighbours")
+ALONE = ("confidence", "atc", "nuclear norm", "skew", "diversity", *SUPPORTS)
 PENALTIES = (0.01, 0.02, 0.05, 0.1, 0.2)
-START = Settings(widening=1.0, gain_widening=1.0, ridge=0.05)
+TRUSTS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
+START = Settings(widening=1.0, gain_widening=1.0, ridge=0.05, trust=0.0)
 COVERED = 0.9
+
+
+@dataclass(frozen=True)
+class Options(PairOptions):
+    seeds: int = 2  # of the models; those of seed 0 are shared with the selection of itta+
 
 
 class Cell(NamedTuple):
@@ -57,14 +69,25 @@ class Tried:
     bias: float
 
 
-def collect(options: PairOptions) -> Iterator[Cell]:
-    for trial, folder, dataset, others in pair_models(options):
+def all_models(options: Options) -> Iterator[tuple[Trial, Path, DomainDataset, list[str]]]:
+    """The models of two domains, with every seed; trained if they are missing."""
+    for trial, first, dataset, others in pair_models(options):
+        for seed in range(options.seeds):
+            folder = first.with_name(first.name.replace("-0-erm", f"-{seed}-erm"))
+            own = replace(trial, trial_seed=seed)
+            if not (folder / "model.json").is_file():
+                train(own, folder, dataset)
+            yield own, folder, dataset, others
+
+
+def collect(options: Options) -> Iterator[Cell]:
+    for trial, folder, dataset, others in all_models(options):
         trained = load(folder)
         known = known_stand_ins(options.out, folder, trained, dataset, trial)
         assert known is not None
         for target in others:
             domain = dataset.domain(target)
-            drawn = np.random.RandomState(derive_seed(0, "grid", target)).permutation(len(domain))
+            drawn = np.random.RandomState(derive_seed(trial.trial_seed, "grid", target)).permutation(len(domain))
             stream = Stream(f"estimate@{target}", 16, 0, domain, drawn[: options.images])
             kept = kept_answers(options.out, folder, trained, stream, ("itta+",))
             yield Cell(f"{folder.name}@{target}", evidence_of(trained, kept, "itta+"), known, kept["labels"])
@@ -105,13 +128,14 @@ def choose(cells: list[Cell]) -> tuple[Settings, list[Tried]]:
     gains: list[object] = [("believed gain",), ("believed gain", "changed")]  # a share of changes has no direction
     chosen = best("gain_from", gains, chosen, 2)
     chosen = best("ridge", list(PENALTIES), chosen, 0)
+    chosen = best("trust", list(TRUSTS), chosen, 0)
     e = errors(cells, chosen)
     widening, gain_widening = (np.quantile(np.abs(e[:, i]) / e[:, i + 1], COVERED, method="higher") for i in (0, 2))
     numbers = {"widening": round(float(widening) + 0.05, 1), "gain_widening": round(float(gain_widening) + 0.05, 1)}
     return replace(chosen, without_opinions=without, **numbers), tried
 
 
-def main(options: PairOptions) -> None:
+def main(options: Options) -> None:
     cells = list(collect(options))
     chosen, tried = choose(cells)
     text = io.StringIO()
@@ -133,6 +157,6 @@ def main(options: PairOptions) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     try:
-        main(tyro.cli(PairOptions, prog="python -m benchmarks.estimates_selection", description=__doc__))
+        main(tyro.cli(Options, prog="python -m benchmarks.estimates_selection", description=__doc__))
     except InputError as error:
         sys.exit(f"error: {error}")

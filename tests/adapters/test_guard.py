@@ -316,7 +316,8 @@ def test_on_probation_the_trained_model_answers(trained: Trained, stream: list[T
 
 
 def test_every_watch_is_in_the_table() -> None:
-    assert list(WATCHES) == ["finite", "cost", "feature norm", "entropy", "class balance", "loss"]
+    names = ["finite", "cost", "feature norm", "entropy", "class balance", "loss", "estimated gain"]
+    assert list(WATCHES) == names
 
 
 class Known(Source):

@@ -9,6 +9,9 @@ import pytest
 from PIL import Image
 
 from itta.cli import main
+from itta.cli.estimate import estimate_lines
+from itta.estimators import Estimate, Estimated
+from itta.metrics.stratified import Share
 from itta.records import read
 
 pytestmark = pytest.mark.slow
@@ -58,7 +61,9 @@ def test_estimate_on_a_labelled_target_shows_the_truth_beside_it(trained_model: 
     assert set(found["accuracy"]) == {"source", "guarded itta+"}
     assert set(found["estimate"]["single"]) == {"confidence", "difference", "atc", "agreement", "nuclear_norm"}
     printed = run_itta("estimate", trained_model, sites, "--domain", "night", "--adapter", "t3a")
-    assert "t3a helps with a probability of" in printed or "No estimate" in printed
+    assert any(
+        words in printed for words in ("t3a helps with a probability of", "t3a changes no answer", "No estimate")
+    )
 
 
 def test_adapt_and_predict_print_the_estimate(trained_model: Path, unlabelled: Path, capsys) -> None:
@@ -96,6 +101,27 @@ def test_a_model_without_stand_ins_says_so(trained_model: Path, unlabelled: Path
     printed = run_itta("estimate", tmp_path / "old", unlabelled)
     assert "the model has no stand-ins" in printed
     assert "source, by confidence" in printed
+
+
+@pytest.mark.parametrize(
+    ("images", "expected"),
+    [(3, "No estimate with an interval: 3 images are too few"), (60, "60 images"), (1, "1 images are too few")],
+)
+def test_few_images_and_one_class(
+    images: int, expected: str, trained_model: Path, sites: Path, tmp_path: Path, run_itta
+) -> None:
+    for file in sorted((sites / "night" / "down").iterdir())[:images]:
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    assert expected in " ".join(run_itta("estimate", trained_model, tmp_path).split())
+
+
+def test_the_lines_for_no_change_and_for_equal_answers() -> None:
+    share = Share(0.5, 0.4, 0.6)
+    sure = Estimate(share, share, Share(0.0, 0.0, 0.0), 0.5, 0.5)
+    lines = estimate_lines(Estimated(40, 0, 0.95, sure), "itta+")
+    assert lines[0] == "itta+ changes no answer here, so it neither helps nor hurts."
+    assert lines[1].startswith("95 % of the images get the same answer.")
+    assert len(estimate_lines(Estimated(40, 0, 0.5, sure), "source")) == 1
 
 
 def test_stand_ins_can_be_left_out(sites: Path, tmp_path: Path) -> None:

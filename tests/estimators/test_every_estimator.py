@@ -98,10 +98,11 @@ def model(trained: Callable[..., Algorithm], toy_batches: Callable[..., list[Bat
 def test_stand_ins_are_made_from_held_out_images(model: Algorithm) -> None:
     known = model.stand_ins
     assert known is not None
-    assert len(known.accuracy) == 36
+    assert len(known.accuracy) == 24
     assert known.of_clean("accuracy") == known.accuracy.max()  # damage does not help a model that is right
     assert float(known.accuracy.min()) < known.of_clean("accuracy") - 0.2
-    assert {"diversity", "support of restyled", "believed gain", "nuclear norm"} <= set(known.columns)
+    used = {"diversity", "support of restyled", "support of neighbours", "believed gain", "referee gain"}
+    assert used <= set(known.columns)
 
 
 def test_too_few_images_make_no_stand_ins(model: Algorithm) -> None:
@@ -135,6 +136,16 @@ def test_a_witness_answers_as_the_adapter_and_asks_itta_plus_beside_others(
         witness.reset()
         with pytest.raises(InputError, match="no answers"):
             witness.evidence()
+
+
+def test_few_images_are_refused(known: StandIns) -> None:
+    evidence, _ = make_evidence(0.5, 0.5)
+    found = estimate_from(evidence.part(torch.arange(29)), known).combined
+    assert found is not None
+    assert "29 images are too few" in found.refused
+    enough = estimate_from(evidence.part(torch.arange(30)), known).combined
+    assert enough is not None
+    assert "too few" not in enough.refused
 
 
 def test_a_target_unlike_everything_is_refused(known: StandIns) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from itta.functional.corruptions import CORRUPTIONS, fourier, recolour
+from itta.functional.corruptions import CORRUPTIONS, recolour
 
 
 @pytest.fixture
@@ -33,10 +33,3 @@ def test_recolour_gives_the_colours_of_the_partner(images: torch.Tensor) -> None
     assert torch.allclose(found.mean((2, 3)), partner.mean((2, 3)), atol=1e-3)
     assert torch.allclose(found.std((2, 3)), partner.std((2, 3)), rtol=0.1)
     assert torch.allclose(recolour(x, partner, 0.0), x, atol=1e-5)
-
-
-def test_fourier_keeps_phases_and_takes_amplitudes(images: torch.Tensor) -> None:
-    x, partner = 0.4 + 0.2 * images, 0.4 + 0.2 * images.flip(0)
-    found = torch.fft.rfft2(fourier(x, partner, 1.0))
-    assert torch.allclose(found.abs(), torch.fft.rfft2(partner).abs(), atol=0.05)
-    assert torch.allclose(fourier(x, partner, 0.0), x, atol=1e-5)

@@ -17,6 +17,7 @@ from itta.cli import main
 from itta.data.dataset import split
 from itta.data.folder import load_folder
 from itta.run.directory import alone
+from itta.run.job import Job
 from itta.run.status import read_state, write_state
 from itta.sweep.engines.local import Local
 from itta.sweep.launch import PATIENCE
@@ -270,3 +271,18 @@ def test_an_interrupted_sweep_leaves_trials_that_wait(photos: Path, slow: str, t
     assert state.word == "running"  # as it last said
     (standing,) = standings(read_sweep(tmp_path / "out"), tmp_path / "out")
     assert standing.word == "waiting"  # for nobody is there any more
+
+
+@pytest.mark.parametrize("flags", [(), ("--stand-ins",)])
+def test_a_sweep_measures_stand_ins_if_it_is_asked_to(
+    flags: tuple[str, ...], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def note(jobs: dict[str, Job], *rest: object) -> dict[str, str]:
+        asked.extend(job.stand_ins for job in jobs.values())
+        return {}
+
+    monkeypatch.setattr("itta.sweep.launch.run_jobs", note)
+    main([*command(photos, tmp_path / "out", *ERM), "--yes", *flags])
+    assert asked == [bool(flags)] * 2

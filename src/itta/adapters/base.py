@@ -67,6 +67,7 @@ class Adapter(nn.Module):
         self.latest_loss: Tensor | float = 0.0  # of the last update; a tensor stays on its device until it is read
         self.reference: Tensor | None = None  # the trained model's logits for the last batch, if they were computed
         self.opinions: dict[str, Tensor] = {}  # logits of other answers to the last batch, if the method has some
+        self.embeddings: Tensor | None = None  # the trained model's features of the last batch, if they were computed
 
     def forward(self, x: Tensor) -> Tensor:
         """Turn images [B, 3, H, W] in [0, 1] into logits [B, classes], and learn from them before or after."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from itta.adapters.base import Adapter, check_at_least, check_batch, finite_images
 from itta.adapters.diagnosis import Diagnosis, Rules
+from itta.adapters.estimated_gain import Tally
 from itta.adapters.frozen import Frozen
 from itta.adapters.watches import WATCHES, Means, Trip, Watched, excess_cost, spread
 from itta.errors import InputError
@@ -43,6 +44,7 @@ class Hparams:
     min_entropy_ratio: float = hp(0.1, "smallest entropy of the predictions, as a share of the referee's")
     min_balance: float = hp(0.6, "smallest number of predicted classes, as a share of the referee's")
     max_loss_ratio: float = hp(5.0, "largest ratio of the loss to its long-run mean")
+    max_loss_chance: float = hp(0.9, "largest probability that the adapter loses, estimated without labels; 1: any")
 
 
 class Intervention(NamedTuple):
@@ -100,7 +102,7 @@ class Guard(Adapter):
         self.trusted_at = self.hp.probation  # and after which its answers count
         self.stream.reset()
         self.snapshot = self.inner.state_dict()
-        self.means, self.debt = Means(self.hp.memory), 0.0
+        self.means, self.debt, self.tally = Means(self.hp.memory), 0.0, Tally(self.model.stand_ins)
         self.scale = 0.0  # factor from the adapter's spread of logits to the trained model's, on the first batch
         self.counts: dict[str, int] = {}
         self.log: deque[Intervention] = deque(maxlen=LOG)
@@ -143,7 +145,8 @@ class Guard(Adapter):
     def asks_referee(self) -> bool:
         """Whether a watch that compares with the referee can trip; if not, the stream need not be diagnosed."""
         hp = self.hp
-        return bool(hp.budget < NO_BUDGET or hp.min_entropy_ratio > 0 or hp.min_balance > 0)
+        estimates = hp.max_loss_chance < 1 and self.tally.worth is not None
+        return bool(hp.budget < NO_BUDGET or hp.min_entropy_ratio > 0 or hp.min_balance > 0 or estimates)
 
     @property
     def resting(self) -> bool:
@@ -164,18 +167,20 @@ class Guard(Adapter):
         last = torch.as_tensor(self.inner.latest_loss)
         logits, reference, *numbers = fetch(logits, reference, norms.mean(), source_norms.mean(), last)
         norm, source_norm, loss = map(float, numbers)
-        if Watched(logits, reference, loss, self.debt, self.means, self.hp).finite:
+        if Watched(logits, reference, loss, self.debt, self.means, self.tally, self.hp).finite:
             plain = (reference / self.temperature).log_softmax(1)
             referee = self.stream(plain).posterior if self.asks_referee else plain
+            self.tally.add(logits, reference, referee)
             self.debt = max(0.0, self.debt + excess_cost(logits, reference, referee, self.hp.max_cost))
             self.scale = self.scale or float(spread(reference) / spread(logits))
             self.means.add(logits * self.scale, referee, loss, norm / source_norm if source_norm > 0 else 1.0)
-        seen = Watched(logits, reference, loss, self.debt, self.means, self.hp)
+        seen = Watched(logits, reference, loss, self.debt, self.means, self.tally, self.hp)
         return next((trip for watch in WATCHES.values() if (trip := watch(seen)) is not None), None)
 
     def take_back(self) -> str:
         """Return the adapter to its last healthy snapshot or to its start; name the action."""
         self.means, self.debt = Means(self.hp.memory), 0.0
+        self.tally.clear()
         length = self.hp.trial * 2**self.trips
         self.trips += 1
         if self.on_trial:
@@ -216,6 +221,7 @@ class Guard(Adapter):
             **with_prefix("inner.", self.inner.state_dict()),
             **with_prefix("snapshot.", {k: v.clone() for k, v in self.snapshot.items()}),
             **with_prefix("means.", self.means.tensors()),
+            **with_prefix("tally.", self.tally.tensors()),
             **with_prefix("stream.", self.stream.state_dict()),
             "numbers": torch.tensor(numbers),
             "debt, scale": torch.tensor([self.debt, self.scale], dtype=torch.double),
@@ -225,6 +231,7 @@ class Guard(Adapter):
         self.inner.load_state_dict(without_prefix("inner.", state))
         self.snapshot = {k: v.clone() for k, v in without_prefix("snapshot.", state).items()}
         self.means = Means(self.hp.memory, without_prefix("means.", state))
+        self.tally = Tally(self.model.stand_ins, without_prefix("tally.", state).get("sums"))  # older states have none
         self.stream.load_state_dict(without_prefix("stream.", state))
         self.images, self.trips, self.snapshot_at, self.resume_at, self.trusted_at = state["numbers"].tolist()
         self.debt, self.scale = state["debt, scale"].tolist()

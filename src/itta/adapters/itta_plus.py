@@ -94,7 +94,7 @@ class ITTAPlus(Adapter):
     scores: Tensor  # of the prototypes, for the latest images
     entropies: Tensor  # of the trained model's answers to the same images
     # Only numbers that are not finite trip the guard: its other watches cost half of the gain on sorted streams.
-    guard = {"probation": 0, "budget": 1e9, "min_balance": 0.0, "min_entropy_ratio": 0.0}
+    guard = {"probation": 0, "budget": 1e9, "min_balance": 0.0, "min_entropy_ratio": 0.0, "max_loss_chance": 1.0}
 
     def __init__(self, trained: Trained, hp: Any) -> None:
         super().__init__(trained, hp)
@@ -151,6 +151,7 @@ class ITTAPlus(Adapter):
             self.forget()  # and run again: to ask before the pass would let the host wait in every batch
             seen = self.restyle(self.style, *seen.start)
             found, _ = self.ask(seen)
+        self.embeddings = seen.features
         return self.judge(seen.plain, found)
 
     def look(self, x: Tensor) -> Seen:
@@ -226,10 +227,9 @@ class ITTAPlus(Adapter):
 
     def sharpened(self, scores: Tensor, plain: Tensor) -> Tensor:
         """Scale the prototypes' scores to the mean entropy of the trained model's answers."""
-        own = entropy(plain)
         window = max(self.hp.window, len(scores))
         self.scores = torch.cat([self.scores, scores])[-window:]
-        self.entropies = torch.cat([self.entropies, own])[-window:]
+        self.entropies = torch.cat([self.entropies, entropy(plain)])[-window:]
         self.sharpness = sharpen(self.scores, float(self.entropies.mean()), self.sharpness)
         return scores * self.sharpness
 

@@ -1,9 +1,9 @@
 """The watches of a guard. The table `WATCHES` is the registry: a new watch is a function and a line.
 
 Online adapters fail in known ways: features shrink or grow without end; all predictions become certain, or equal;
-answers drift away from the trained model's; the loss rises; numbers are not finite. Each watch compares the adapter
-with the referee on the same images, so no limit depends on the data. The referee is the trained model with the
-diagnosis of the stream.
+answers drift away from the trained model's, or are probably worse; the loss rises; numbers are not finite. Each watch
+compares the adapter with the referee on the same images, so no limit depends on the data. The referee is the trained
+model with the diagnosis of the stream.
 """
 
 import math
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from itta.adapters.estimated_gain import Tally
 from itta.functional.entropy import effective_classes, entropy
 
 
@@ -32,6 +33,7 @@ class Watched:
     loss: float
     debt: float  # expected loss of right answers so far, beyond the allowed loss
     means: "Means"
+    tally: Tally  # of the changed answers
     hp: Any  # `Guard.Hparams`
 
     @property
@@ -70,6 +72,11 @@ def rising_loss(seen: Watched) -> Trip | None:
     return Trip("loss", loss / usual, limit) if seen.means.full and loss > limit * usual > 0 else None
 
 
+def estimated_gain(seen: Watched) -> Trip | None:
+    chance, limit = seen.tally.chance_of_loss, seen.hp.max_loss_chance
+    return Trip("estimated gain", chance, limit) if chance > limit else None
+
+
 WATCHES: dict[str, Callable[[Watched], Trip | None]] = {  # the first that trips counts
     "finite": finite,
     "cost": cost,
@@ -77,6 +84,7 @@ WATCHES: dict[str, Callable[[Watched], Trip | None]] = {  # the first that trips
     "entropy": sureness,
     "class balance": class_balance,
     "loss": rising_loss,
+    "estimated gain": estimated_gain,
 }
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from itta.estimators import Estimated
     from itta.run.estimation import Estimation
 
+ONE_CLASS = 0.8  # share of equal answers at which the user is warned
+
 
 def estimate(
     model: Annotated[Positional[Path], arg(metavar="MODEL")],
@@ -93,7 +95,9 @@ def estimate_lines(estimated: "Estimated", adapter: str) -> list[str]:
     if combined.refused:
         return [f"No estimate with an interval: {combined.refused}."]
     lines = []
-    if adapter != "source":
+    if adapter != "source" and estimated.changed == 0:
+        lines.append(f"{adapter} changes no answer here, so it neither helps nor hurts.")
+    elif adapter != "source":
         gain = combined.gain
         lines.append(
             f"{adapter} helps with a probability of {100 * combined.helps:.0f} %: estimated gain "
@@ -103,5 +107,10 @@ def estimate_lines(estimated: "Estimated", adapter: str) -> list[str]:
         lines.append(
             f"These images are unlike the stand-ins (distance {combined.distance:.1f}; nine of ten lie within 1), so "
             "the intervals are wider."
+        )
+    if estimated.most_frequent >= ONE_CLASS:
+        lines.append(
+            f"{100 * estimated.most_frequent:.0f} % of the images get the same answer. If they really show one class, "
+            "the estimate is too low: it takes such answers for confusion."
         )
     return [*lines, "An estimate without labels can be wrong; itta check decides with a few labels."]

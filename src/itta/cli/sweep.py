@@ -50,6 +50,7 @@ def sweep(
     access: Flags[DataAccess] = DataAccess(),
     compute: Flags[ComputeSettings] = ComputeSettings(),
     keep_checkpoints: bool = False,
+    stand_ins: bool = False,
     yes: bool = False,
     dry_run: bool = False,
     json: bool = False,
@@ -88,6 +89,7 @@ def sweep(
         address: Address of the Ray cluster. Without this flag, Ray starts on this machine.
         queue: Settings of the SLURM queue: partition=…, account=…, timeout_min=….
         keep_checkpoints: Keep the checkpoint of each finished training, three times the size of its model.
+        stand_ins: Measure stand-in targets at the end of each training, from which itta estimate learns.
         yes: Start a long sweep without asking.
         dry_run: Count the trials and estimate the time; train nothing.
         json: Print the result as JSON.
@@ -135,7 +137,7 @@ def sweep(
     threads = threads or (threads_each(at_a_time or 1) if engine == "local" else 1)
     options = EngineOptions(slots, retries, threads, gpus_each, address, out, settings=parse_settings(queue))
     done_steps = {s.trial.key: 0 for s in standings(asked, out) if s.word != "done"}
-    launch = LaunchSettings(engine, options, threads, access, keep_checkpoints, device=device)
+    launch = LaunchSettings(engine, options, threads, access, keep_checkpoints, device=device, stand_ins=stand_ins)
 
     def run(launch: LaunchSettings) -> dict[str, str]:
         with progress_bars() as report:

@@ -39,6 +39,7 @@ class Estimated:
 
     images: int
     changed: int
+    most_frequent: float  # share of the images that get the most frequent answer of the trained model
     combined: Estimate | None  # None without stand-ins
     single: dict[str, float] = field(default_factory=dict)  # estimator -> accuracy of the trained model
     missing: str = ""  # why there is no combined estimate
@@ -56,7 +57,8 @@ def estimate_from(evidence: Evidence, known: StandIns | None) -> Estimated:
         else:
             single[name] = estimator(evidence, known)
     changed = int((evidence.after != evidence.answers).sum())
-    return Estimated(len(evidence), changed, combined, single, "" if combined else NO_STAND_INS)
+    most_frequent = float(evidence.answers.bincount().max()) / len(evidence)
+    return Estimated(len(evidence), changed, most_frequent, combined, single, "" if combined else NO_STAND_INS)
 
 
 def estimate(model_or_adapter: Trained | Adapter, images: Tensor | Iterable[Tensor], batch_size: int = 32) -> Estimated:

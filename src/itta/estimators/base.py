@@ -18,6 +18,7 @@ class Evidence:
     after: Tensor  # [N], the classes that the adapter answers
     opinions: Mapping[str, Tensor] = field(default_factory=dict)  # name -> [N, C], probabilities of other answers
     prior: Tensor | None = None  # [C], shares of the classes in training
+    neighbours: float | None = None  # mean probability that similar images of the target give to the answers
     by_itta_plus: bool = True  # whether ``after`` is by itta+, whose gains on the stand-ins are known
 
     @property
@@ -33,7 +34,7 @@ class Evidence:
     def part(self, rows: Tensor) -> "Evidence":
         """The answers to some of the images."""
         opinions = {name: p[rows] for name, p in self.opinions.items()}
-        return Evidence(self.before[rows], self.after[rows], opinions, self.prior, self.by_itta_plus)
+        return Evidence(self.before[rows], self.after[rows], opinions, self.prior, self.neighbours, self.by_itta_plus)
 
     def __len__(self) -> int:
         return len(self.before)

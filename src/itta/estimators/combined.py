@@ -25,22 +25,24 @@ LEVEL = 0.9  # of the intervals
 DEVIATIONS = 1.645  # of a normal distribution, on both sides, that hold 90 %
 EDGE = 0.02  # accuracies are kept this far from 0 and 1 before a logit is taken
 FEWEST = 12  # stand-ins that a regression needs
+FEWEST_IMAGES = 30  # of a target; with fewer, class frequencies mean nothing
 
 
 @dataclass(frozen=True)
 class Settings:
     """Chosen on source domains only, by `python -m benchmarks.estimates_selection`."""
 
-    accuracy_from: tuple[str, ...] = ("skew", "diversity", "support of restyled")
+    accuracy_from: tuple[str, ...] = ("skew", "diversity", "support")
     without_opinions: tuple[str, ...] = (
         "confidence",
         "skew",
         "diversity",
     )  # instead, where the model has no restyled answer
     gain_from: tuple[str, ...] = ("believed gain",)
-    ridge: float = 0.01  # strength of the penalty, for each stand-in
+    trust: float = 0.05  # weight of calibrated confidence beside the regression, on the logit scale
+    ridge: float = 0.2  # strength of the penalty, for each stand-in
     widening: float = 0.8  # of the interval of the accuracy
-    gain_widening: float = 0.6  # of the interval of the gain
+    gain_widening: float = 0.5  # of the interval of the gain
     near: float = 1.0  # distance from the middle of the stand-ins beyond which intervals grow
     far: float = 4.0  # distance beyond which nothing is said
 
@@ -90,7 +92,10 @@ class Regression:
 
 
 class Combined(Estimator):
-    """logit(accuracy) = w·statistics + b and gain = v·statistics + c, by ridge regression on the stand-ins."""
+    """logit(accuracy) = (1 − t)·(w·statistics + b) + t·logit(confidence), and gain = v·statistics + c.
+
+    w, b, v and c come from a ridge regression on the stand-ins; t is a setting.
+    """
 
     name = "combined"
     paper = "none: our own, after Deng and Zheng, CVPR 2021"
@@ -109,12 +114,13 @@ class Combined(Estimator):
     def estimate(self, evidence: Evidence, known: StandIns) -> Estimate:
         """Estimate accuracy before and after adaptation, with intervals."""
         s = self.settings
-        used = {*s.accuracy_from, *s.without_opinions, *s.gain_from, "believed gain", "changed"}
+        used = {*s.accuracy_from, *s.without_opinions, *s.gain_from, "believed gain", "changed", "confidence"}
         found = measure_answers(evidence, known.threshold, known.images, used)
         wanted = s.accuracy_from if set(s.accuracy_from) <= set(found) & set(known.columns) else s.without_opinions
         level, columns = self.regression(wanted, found, known, logit(known.accuracy))
-        value, distance = sigmoid(level(columns)), level.distance(columns)
-        error = quantile((level.unseen.sigmoid() - known.accuracy).abs())
+        value, distance = sigmoid(self.shrink(level(columns), found["confidence"])), level.distance(columns)
+        unseen = zip(level.unseen.tolist(), known.columns["confidence"].tolist())
+        error = quantile(torch.tensor([sigmoid(self.shrink(v, c)) for v, c in unseen]).sub(known.accuracy).abs())
         sampling = DEVIATIONS * math.sqrt(value * (1 - value) / len(evidence))  # of the target's own images
         half = math.hypot(s.widening * max(1.0, distance / s.near) * error, sampling)
         gain, half_gain = self.estimate_gain(evidence, found, known)
@@ -124,8 +130,12 @@ class Combined(Estimator):
             Share(gain, gain - half_gain, gain + half_gain),
             0.5 if half_gain == 0 else normal_cdf(gain / (half_gain / DEVIATIONS)),
             distance,
-            "" if distance <= s.far else too_far(distance),
+            why_refused(len(evidence), distance, s.far),
         )
+
+    def shrink(self, value: float, confidence: float) -> float:
+        """Draw the logit of an accuracy towards that of the average confidence."""
+        return (1 - self.settings.trust) * value + self.settings.trust * float(logit(torch.tensor(confidence)))
 
     def estimate_gain(self, evidence: Evidence, found: dict[str, float], known: StandIns) -> tuple[float, float]:
         """The gain and half the width of its interval.
@@ -181,8 +191,15 @@ def interval(value: float, half: float) -> Share:
     return Share(value, max(value - half, 0.0), min(value + half, 1.0))
 
 
-def too_far(distance: float) -> str:
-    return (
-        f"the answers are unlike those to any stand-in (distance {distance:.1f}; nine of ten lie within 1), so nothing "
-        "can be said without labels: use itta check"
-    )
+def why_refused(images: int, distance: float, far: float) -> str:
+    """Why an estimate means nothing; empty if it means something."""
+    if images < FEWEST_IMAGES:
+        return (
+            f"{images} images are too few, at least {FEWEST_IMAGES} are needed: use itta check, or wait for more images"
+        )
+    if distance > far:
+        return (
+            f"the answers are unlike those to any stand-in (distance {distance:.1f}; nine of ten lie within 1), so "
+            "nothing can be said without labels: use itta check"
+        )
+    return ""

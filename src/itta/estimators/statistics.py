@@ -30,6 +30,13 @@ def support_of(opinion: str) -> Statistic:
     return support
 
 
+def support(evidence: Evidence, threshold: float) -> float | None:
+    """The mean support by the restyled answer and by similar images, as far as they are known."""
+    both = (STATISTICS[name](evidence, threshold) for name in ("support of restyled", "support of neighbours"))
+    known = [value for value in both if value is not None]
+    return sum(known) / len(known) if known else None
+
+
 def skew(evidence: Evidence, threshold: float) -> float | None:
     return None if evidence.prior is None else answer_skew(evidence.before, evidence.prior)
 
@@ -48,6 +55,8 @@ STATISTICS: dict[str, Statistic] = {
     "diversity": lambda e, t: answer_diversity(e.before),
     "support of restyled": support_of("restyled"),
     "support of prototypes": support_of("prototypes"),
+    "support of neighbours": lambda e, t: e.neighbours,
+    "support": support,
     "believed gain": gain_by_belief,
     "changed": lambda e, t: float((e.after != e.answers).float().mean()),
 }

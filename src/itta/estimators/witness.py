@@ -9,6 +9,7 @@ from itta.adapters.base import Adapter
 from itta.adapters.itta_plus import ITTAPlus
 from itta.errors import InputError
 from itta.estimators.base import Evidence
+from itta.estimators.neighbourhood import Neighbourhood
 from itta.hparams import default
 from itta.models.trained import Trained
 
@@ -43,11 +44,12 @@ class Witness(Adapter):
     def forget(self) -> None:
         """Start to keep answers anew."""
         self.notes: list[Noted] = []
+        self.neighbourhood = Neighbourhood()
         self.kept, self.every, self.skip = 0, 1, 0  # answers; one of how many images; images before the next one
 
     def forward(self, x: Tensor) -> Tensor:
         asked = getattr(self.inner, "inner", self.inner) if self.referee is None else self.referee
-        asked.reference, asked.opinions = None, {}
+        asked.reference, asked.opinions, asked.embeddings = None, {}, None
         logits = self.inner(x)
         if self.referee is not None:
             self.referee(x)
@@ -55,6 +57,9 @@ class Witness(Adapter):
             self.note(logits, logits, {})
         elif asked.reference is not None:  # a guard may have left the batch to the trained model
             self.note(asked.reference, logits, asked.opinions)
+            if asked.embeddings is not None:
+                answers = (asked.reference / self.temperature).softmax(1)
+                self.neighbourhood.add(asked.embeddings.float(), answers.float())
         return logits
 
     @torch.no_grad()
@@ -76,7 +81,7 @@ class Witness(Adapter):
         if not self.notes:
             raise InputError("there are no answers to estimate from: predict some images first.")
         before, after, opinions = self.all_notes()
-        return Evidence(before, after, opinions, self.prior, self.referee is None)
+        return Evidence(before, after, opinions, self.prior, self.neighbourhood.support, self.referee is None)
 
     def all_notes(self) -> Noted:
         """Join the notes of all batches."""

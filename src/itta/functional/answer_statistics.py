@@ -86,3 +86,18 @@ def believed_gain(belief: Tensor, before: Tensor, after: Tensor) -> float:
     """
     won, lost = (belief.gather(1, classes.unsqueeze(1)) for classes in (after, before))
     return float((won - lost).mean())
+
+
+def neighbour_support(z: Tensor, p: Tensor, answers: Tensor, k: int) -> Tensor:
+    """Return the mean probability that the ``k`` nearest other images give to each answer, [N].
+
+    Images are near if their features z [N, d] have a high cosine. Fewer than ``k`` others are all neighbours.
+
+    >>> z = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
+    >>> p = torch.tensor([[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]])
+    >>> neighbour_support(z, p, p.argmax(1), k=1)
+    tensor([0.5000, 0.7500, 0.5000])
+    """
+    z = torch.nn.functional.normalize(z, dim=1)
+    near = (z @ z.T).fill_diagonal_(-torch.inf).topk(min(k, len(z) - 1)).indices  # [N, k]
+    return p[near].mean(1).gather(1, answers.unsqueeze(1))[:, 0]

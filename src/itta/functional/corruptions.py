@@ -1,11 +1,10 @@
 """Corruptions of images: stand-ins for a shift between domains, written as formulas on pixels.
 
 Kinds of damage after Hendrycks and Dietterich, Benchmarking Neural Network Robustness to Common Corruptions and
-Perturbations, ICLR 2019, https://arxiv.org/abs/1903.12261; ``fourier`` after Yang and Soatto, FDA: Fourier Domain
-Adaptation for Semantic Segmentation, CVPR 2020, https://arxiv.org/abs/2004.05498. The formulas and strengths are ours.
+Perturbations, ICLR 2019, https://arxiv.org/abs/1903.12261. The formulas and strengths are ours.
 
 Each takes images x [B, 3, H, W] in [0, 1], a strength between 0 and 1 and a generator, and returns images in [0, 1].
-Strength 0 leaves the images as they are. ``recolour`` and ``fourier`` also take the partner that gives the style.
+Strength 0 leaves the images as they are. ``recolour`` also takes the partner that gives the colours.
 """
 
 import math
@@ -135,10 +134,3 @@ def recolour(x: Tensor, partner: Tensor, strength: float) -> Tensor:
     other_mean, other_std = partner.mean((2, 3), keepdim=True), partner.std((2, 3), keepdim=True) + 1e-3
     wanted = (std + strength * (other_std - std)).clamp(min=1e-3)
     return ((x - mean) / std * wanted + mean + strength * (other_mean - mean)).clamp(0, 1)
-
-
-def fourier(x: Tensor, partner: Tensor, strength: float) -> Tensor:
-    """Take the amplitudes of the partner's spectrum, by a share, and keep the phases of the image."""
-    own, other = torch.fft.rfft2(x), torch.fft.rfft2(partner)
-    amplitude = (own.abs() + strength * (other.abs() - own.abs())).clamp(min=0)
-    return torch.fft.irfft2(torch.polar(amplitude, own.angle()), s=x.shape[-2:]).clamp(0, 1)

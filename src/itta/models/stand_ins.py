@@ -14,7 +14,11 @@ from torch import Tensor
 from itta.errors import InputError
 
 ACCURACY, GAIN, KIND, IMAGES, THRESHOLD = "accuracy", "gain", "kind", "images", "threshold"
+CHANGED, REFEREE_GAIN = "changed", "referee gain"
 MOST_ROWS = 100_000
+USUAL_WORTH, USUAL_DEVIATION = 0.25, 0.2  # of a change, on models of two source domains each
+AS_MANY = 30  # changed answers that these usual values weigh as much as
+VARIANCE_OF_A_CHANGE = 0.5  # of the right answers that one changed answer wins: −1, 0 or 1
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,24 @@ class StandIns:
     def images(self) -> int:
         """Images of a stand-in, on average."""
         return int(self.columns[IMAGES].mean())
+
+    def worth_of_a_change(self) -> tuple[float, float] | None:
+        """How much better a changed answer was than the referee of a guard believed, and the deviation of that.
+
+        A stand-in with c changed answers, of which the referee expected to win b right answers in all (mostly b < 0),
+        and which won g, says (g − b)/c. The first number is the mean over all changed answers, the second how far
+        stand-ins differ beyond chance (method of moments). Both are drawn towards their usual values, because good
+        models have few changed answers. None for the stand-ins of an earlier version.
+        """
+        if not {CHANGED, REFEREE_GAIN} <= set(self.columns):
+            return None
+        images = self.columns[IMAGES]
+        won, believed, changed = (images * self.columns[name] for name in (GAIN, REFEREE_GAIN, CHANGED))
+        total, used = float(changed.sum()), changed >= 1
+        mean = (float((won - believed).sum()) + AS_MANY * USUAL_WORTH) / (total + AS_MANY)
+        beyond = ((won - believed)[used] / changed[used] - mean) ** 2 - VARIANCE_OF_A_CHANGE / changed[used]
+        variance = max(float((changed[used] * beyond).sum()), 0.0) + AS_MANY * USUAL_DEVIATION**2
+        return mean, (variance / (total + AS_MANY)) ** 0.5
 
     def of_clean(self, name: str) -> float:
         """A column's value for the held-out images as they are."""

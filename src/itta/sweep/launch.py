@@ -91,6 +91,7 @@ class LaunchSettings:
     keep_checkpoints: bool = False  # of finished trials: three times the size of their models
     most: int | None = None  # run at most this many trials now
     device: str = "auto"
+    stand_ins: bool = False  # measure stand-in targets at the end of each training, for estimates without labels
 
 
 def run_sweep(
@@ -112,6 +113,7 @@ def run_sweep(
             patience=PATIENCE.get(settings.engine, PATIENCE_ELSEWHERE),
             access=access,
             keep_checkpoint=settings.keep_checkpoints,
+            stand_ins=settings.stand_ins,
             device=settings.device,
             gpus=settings.options.gpus,
         )
