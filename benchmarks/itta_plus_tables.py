@@ -230,7 +230,8 @@ def main(options: Options) -> None:
     text = f"Models measured so far: {counts}. Mean gain of `itta+` by batch size: {batches}.\n\n"
     text += "\n".join(f"### {t.title}\n\n{t.to_markdown()}\n\n{meaning}\n" for t, meaning in tables)
     replace_text(options.page, fill(options.page.read_text(), text))
-    guarded = f"{guard_table([*rows, *rivals]).to_markdown()}\n"
+    table = guard_table([*rows, *rivals]).to_markdown()
+    guarded = f"{table}\n\nThe guard prevents most of the harm, and costs a part of the gain.\n"
     replace_text(options.guard_page, fill(options.guard_page.read_text(), guarded))
     draw(rows, options.figure)
     print(text)
