@@ -88,15 +88,18 @@ def variants() -> dict[str, Variant]:
     off = replace(rules, correction=0.0, neighbours=False)
     found = {"itta+": usual}
     for names in (("restyled",), ("prototypes",), ("plain", "restyled"), ("plain", "prototypes"), ANSWERS):
-        found[f"answers alone: {' + '.join(names)}"] = Variant(off, names)
+        found[f"answers alone: {' + '.join(names)}"] = Variant(off, names, margin=0.0)
     for names in (("plain",), ("plain", "restyled"), ("plain", "prototypes")):
         found[f"{' + '.join(names)}, diagnosed"] = Variant(rules, names)
     for w in (0.25, 0.5, 1.0):
         found[f"prototypes' weight {w:g}"] = usual._replace(weight=w)
+    for m in (0.0, 0.15, 0.5):
+        found[f"margin {m:g}"] = usual._replace(margin=m)
     found["no temperature"] = usual._replace(temperature=False)
     found["no neighbours"] = Variant(replace(rules, neighbours=False))
     for c in (0.0, 0.25, 0.5, 1.0):
         found[f"correction {c:g}"] = Variant(replace(rules, correction=c))
+    found["pull 0.4"] = Variant(replace(rules, pull=0.4))
     found["usual classes of the sources"] = Variant(replace(rules, usual="sources"))
     for s in (0.5, 0.8, 0.9, 0.95):
         found[f"one chain, {s:g}"] = Variant(replace(rules, stays=(s,)))

@@ -1,6 +1,7 @@
-"""Make the tables and the figure of docs/results/itta_plus_grid.md from the records alone.
+"""Make the tables and the figure of docs/results/itta_plus_grid.md, and the table of docs/results/guard_on_targets.md.
 
-The tables replace the text between two comments on the page, so the page follows the records.
+They come from the records alone. The tables replace the text between two comments on a page, so the pages follow the
+records.
 """
 
 import csv
@@ -26,6 +27,7 @@ START, END = "<!-- tables: python -m benchmarks.itta_plus_tables -->", "<!-- end
 class Options:
     records: Path = Path("docs/results/records")  # of benchmarks.itta_plus_grid and itta_plus_rivals
     page: Path = Path("docs/results/itta_plus_grid.md")  # with the comments START and END
+    guard_page: Path = Path("docs/results/guard_on_targets.md")  # with the same comments
     figure: Path = Path("docs/images/itta_plus.png")
 
 
@@ -45,7 +47,7 @@ def cells(rows: Iterable[Row], key: Callable[[Row], tuple[object, ...]]) -> dict
 
 
 def stream_of(row: Row) -> tuple[object, ...]:
-    return row.dataset, row.target, row.training, row.seed, row.kind, row.batch
+    return row.dataset, row.target, row.training, row.seed, row.kind, row.batch, row.images
 
 
 def cell(row: Row) -> tuple[object, ...]:
@@ -87,18 +89,36 @@ def on_same_streams(rows: list[Row], others: list[Row]) -> list[Row]:
     return [r for r in rows if r.method == "itta+" and stream_of(r) in streams]
 
 
-def rivals_table(rows: list[Row], rivals: list[Row]) -> Table:
+def rivals_table(rivals: list[Row]) -> Table:
     """Methods that train the network, each beside itta+ on the same streams."""
     lines = []
     for method in dict.fromkeys(r.method for r in rivals):
         own = [r for r in rivals if r.method == method]
-        same = on_same_streams(rows, own)
+        same = on_same_streams(rivals, own)
         kinds = [shown([r.gain for r in own if r.kind == o]) for o in ORDERS]
         gains = [shown([r.gain for r in of]) for of in (own, same)]
         targets = len({(r.dataset, r.target) for r in own})
         lines.append([method, str(targets), str(len(own)), *kinds, *gains, f"{min(r.gain for r in own):+.1f}"])
     columns = ["method", "targets", "streams", *ORDERS, "mean", "itta+ on the same streams", "worst stream"]
     return Table("Methods that train the network at test time", columns, lines)
+
+
+def guard_table(rows: list[Row]) -> Table:
+    """Every method alone and guarded, on the streams on which both were measured."""
+    lines = []
+    for method in dict.fromkeys(r.method for r in rows):
+        alone, guarded = ([r for r in rows if r.method == name] for name in (method, f"guarded {method}"))
+        both = {stream_of(r) for r in alone} & {stream_of(r) for r in guarded}
+        if not both:
+            continue
+        alone, guarded = ([r for r in of if stream_of(r) in both] for of in (alone, guarded))
+        targets = len({(r.dataset, r.target) for r in alone})
+        worst = min(cells(guarded, cell).values())
+        gains = [shown([r.gain for r in of]) for of in (alone, guarded)]
+        ends = [f"{min(r.gain for r in of):+.1f}" for of in (alone, guarded)]
+        lines.append([method, str(targets), str(len(both)), gains[0], ends[0], gains[1], ends[1], f"{worst:+.1f}"])
+    columns = ["method", "targets", "streams", "alone", "worst stream", "guarded", "worst stream ", "worst cell"]
+    return Table("Points gained over the trained model, alone and guarded", columns, lines)
 
 
 def other_table(rows: list[Row]) -> Table:
@@ -147,13 +167,15 @@ def aims_table(rows: list[Row], rivals: list[Row]) -> Table:
     add("itta+, worst stream of several domains", -0.5, min(r.gain for r in several))
     batches = batch_means(rows)
     add("itta+, batches of 1 minus batches of 64", -0.5, batches[1] - batches[64])
-    for method in ("t3a", "lame"):
-        guarded = [r for r in rows if r.method == f"guarded {method}"]
-        add(f"guarded {method}, worst target and stream", -1.0, min(cells(guarded, cell).values()))
+    for method in ("t3a", "lame", "rotta"):
+        guarded = [r for r in [*rows, *rivals] if r.method == f"guarded {method}"]
+        if guarded:
+            add(f"guarded {method}, worst target and stream", -1.0, min(cells(guarded, cell).values()))
     leads = []
     for method in dict.fromkeys(r.method for r in [*rows, *rivals] if r.method != "itta+"):
         other = [r for r in [*rows, *rivals] if r.method == method and r.kind in ORDERS]
-        leads.append((mean(r.gain for r in on_same_streams(rows, other)) - mean(r.gain for r in other), method))
+        same = on_same_streams([*rows, *rivals], other)
+        leads.append((mean(r.gain for r in same) - mean(r.gain for r in other), method))
     lead, rival = min(leads)
     add(f"itta+ minus any other method on the same streams (least: {rival})", 0.0, lead)
     return Table("Aims set before the measurement", ["aim", "at least", "measured", "reached"], lines)
@@ -200,7 +222,7 @@ def main(options: Options) -> None:
     tables.append((method_table(rows, "Methods that need no gradient"), "The guard bounds losses and costs gain."))
     tables.append((other_table(rows), "A worst cell or stream below zero is a loss against the trained model."))
     if rivals:
-        tables.append((rivals_table(rows, rivals), "Methods with few streams need more measurements."))
+        tables.append((rivals_table(rivals), "These streams have 300 images in batches of 16."))
     tables.append((ablation_table(parts), "The first row is the default; each other row changes one part."))
     models = Counter(training for training, *_ in {(r.training, r.dataset, r.target, r.seed) for r in rows})
     counts = ", ".join(f"{n} trained with {training}" for training, n in sorted(models.items()))
@@ -208,6 +230,8 @@ def main(options: Options) -> None:
     text = f"Models measured so far: {counts}. Mean gain of `itta+` by batch size: {batches}.\n\n"
     text += "\n".join(f"### {t.title}\n\n{t.to_markdown()}\n\n{meaning}\n" for t, meaning in tables)
     replace_text(options.page, fill(options.page.read_text(), text))
+    guarded = f"{guard_table([*rows, *rivals]).to_markdown()}\n"
+    replace_text(options.guard_page, fill(options.guard_page.read_text(), guarded))
     draw(rows, options.figure)
     print(text)
 

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from itta.adapters import Adapter, adapt
 from itta.adapters.diagnosis import Diagnosis, Rules
 from itta.adapters.itta_plus import ANSWERS, ITTAPlus, Seen
+from itta.adapters.target_style import styles_of
 from itta.algorithms import Algorithm, Task, find_algorithm
 from itta.data.dataset import Images
 from itta.data.loaders import stream
 from itta.functional.entropy import log_mean_probability
+from itta.functional.preference import prefer
 from itta.hparams import default
 from itta.nn.backbone import Backbone
-from itta.nn.style_mixing import style
 
 Kept = dict[str, Tensor]
 """labels [N], plain [N, C], features [N, d], the answers' logits by name, [N, C], and the images before which itta+ has
@@ -46,8 +47,7 @@ def look(trained: Algorithm, images: Images, indices: np.ndarray) -> Looked:
     for _, x, y in stream(images, np.unique(indices), 64):
         maps = backbone.until(first, trained.inputs(x))
         features = backbone.resume(first, maps)
-        styles = torch.stack([s.flatten(1) for s in style(maps)], 1)
-        found.append((y, maps, styles, features, trained.classify(features)))
+        found.append((y, maps, styles_of(maps), features, trained.classify(features)))
     return Looked({int(i): n for n, i in enumerate(np.unique(indices))}, *(torch.cat(part) for part in zip(*found)))
 
 
@@ -116,6 +116,7 @@ class Variant(NamedTuple):
     rules: Rules = Rules()
     answers: tuple[str, ...] = ANSWERS
     weight: float = default(ITTAPlus.Hparams).weight
+    margin: float = default(ITTAPlus.Hparams).margin
     temperature: bool = True
     notice: bool = True  # changes of domain, in the diagnosis
 
@@ -133,15 +134,27 @@ def average(kept: Kept, variant: Variant) -> Tensor:
 
 def judge(kept: Kept, variant: Variant, known: dict[str, Tensor] | None, batch: int = 16) -> Tensor:
     """Return itta+'s answers along a kept stream, log-probabilities [N, C]."""
+    return preferred(kept, variant.margin, *diagnose(kept, variant, known, batch))
+
+
+def preferred(kept: Kept, margin: float, posterior: Tensor, kappa: Tensor) -> Tensor:
+    """Return the answers of a diagnosis, [N, C], with the preference for the trained model's classes."""
+    return prefer(posterior, kept["plain"], margin * (1 - kappa).unsqueeze(1))
+
+
+def diagnose(kept: Kept, variant: Variant, known: dict[str, Tensor] | None, batch: int = 16) -> tuple[Tensor, Tensor]:
+    """Return the diagnosis' answers along a kept stream, log-probabilities [N, C], and κ, [N]."""
     averaged = average(kept, variant)
-    diagnosis, answers = Diagnosis(averaged.shape[1], variant.rules, known), []
+    diagnosis, answers, kappas = Diagnosis(averaged.shape[1], variant.rules, known), [], []
     news = kept["new domains"].tolist() if variant.notice else []
     starts = sorted({0, *news} if variant.rules.ordered else {0, *news, *range(0, len(averaged), batch)})
     for at, end in zip(starts, [*starts[1:], len(averaged)]):
         if at in news:
             diagnosis.forget()
-        answers.append(diagnosis(averaged[at:end]).posterior)
-    return torch.cat(answers)
+        judged = diagnosis(averaged[at:end])
+        answers.append(judged.posterior)
+        kappas.append(judged.kappa)
+    return torch.cat(answers), torch.cat(kappas)
 
 
 def points(answers: Tensor, kept: Kept) -> float:

@@ -160,6 +160,8 @@ def show(result: Result, options: Options) -> None:
         table.add_row(job, *["" if c is None else f"{c.ratio:.2f} ({c.spread:.2f})" for c in cells])
     console = Console(highlight=False)
     console.print(table)
-    setting = f"{options.backbone}, {options.image_size}×{options.image_size}, batch {options.batch}"
+    setting = f"{options.backbone}, {options.image_size}×{options.image_size}, batch {options.batch}, "
+    if options.image_size == 0:  # several cases, which the rows name
+        setting = ""
     console.print(f"Ratio to {result.base}, which takes {result.seconds * 1e3:.0f} ms, and its spread in brackets.")
-    console.print(f"{setting}, {options.threads} thread(s), {options.rounds} round(s).")
+    console.print(f"{setting}{options.threads} thread(s), {options.rounds} round(s).")

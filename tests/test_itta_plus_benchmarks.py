@@ -1,5 +1,6 @@
 """What the benchmarks of itta+ replay is what the real methods answer; the code has the constants that were chosen."""
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import itta_plus_grid, itta_plus_selection
+from benchmarks import guard_limits, itta_plus_grid, itta_plus_selection
 from benchmarks.replay import Variant, as_images, features_model, judge, keep, look, run
-from itta.adapters import adapt, find_adapter
+from itta.adapters import Guard, adapt, find_adapter
 from itta.adapters.diagnosis import Rules
 from itta.adapters.itta_plus import ITTAPlus
 from itta.algorithms import Algorithm
@@ -53,7 +54,9 @@ def images(toy_batches: Batches) -> ToyImages:
 
 
 @pytest.mark.parametrize(
-    "variant", [Variant(), Variant(Rules(ordered=False), weight=1.0, temperature=False)], ids=("chosen", "other")
+    "variant",
+    [Variant(), Variant(Rules(ordered=False), weight=1.0, margin=0.0, temperature=False)],
+    ids=("chosen", "other"),
 )
 @pytest.mark.parametrize("batch", [1, 16])
 def test_the_replay_is_what_itta_plus_answers(
@@ -64,8 +67,8 @@ def test_the_replay_is_what_itta_plus_answers(
     kept = keep(model, look(model, images, order), order, batch)
     assert model.confusions is not None
     replayed = judge(kept, variant, model.confusions, batch)
-    settings = {"ordered": variant.rules.ordered, "weight": variant.weight, "temperature": variant.temperature}
-    adapter = adapt(model, "itta+", guard=False, **settings)
+    settings = {"weight": variant.weight, "margin": variant.margin, "temperature": variant.temperature}
+    adapter = adapt(model, "itta+", guard=False, ordered=variant.rules.ordered, **settings)
     assert isinstance(adapter, ITTAPlus)
     real = torch.cat([adapter(x) for x in (images.read(order).float() / 255).split(batch)])
     assert adapter.diagnosis()["new domains"] == kept["new domains"].tolist() != []
@@ -89,12 +92,33 @@ def test_the_replay_is_what_the_others_answer(method: str, guard: bool, model: A
 
 def test_the_code_has_the_constants_that_the_selection_printed() -> None:
     chosen = json.loads((RECORDS / "itta_plus_selection.json").read_text())
-    assert list(chosen) == [*itta_plus_selection.GRID, "change"]
+    assert list(chosen) == [*itta_plus_selection.GRID, "margin", *itta_plus_selection.EARLIER, "change"]
     rules = {name: getattr(Rules(), name) for name in chosen if hasattr(Rules(), name)}
-    assert set(chosen) - set(rules) == {"weight", "change"}
+    assert set(chosen) - set(rules) == {"weight", "margin", "change"}
     hp = default(find_adapter("itta+").Hparams)
     assert json.loads(json.dumps({name: getattr(hp, name) for name in chosen})) == chosen
     assert json.loads(json.dumps(rules)) == {name: chosen[name] for name in rules}
+
+
+def test_the_selection_loses_nowhere_first() -> None:
+    """Its record has every setting that was tried; the chosen one follows from the rule."""
+    chosen = json.loads((RECORDS / "itta_plus_selection.json").read_text())
+    with (RECORDS / "itta_plus_selection.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    best = min(lines, key=lambda line: (round(float(line["lost"]), 1), -float(line["mean"])))
+    assert {name: best[name] for name in ("weight", "pull", "usual", "margin")} == {
+        name: str(chosen[name]) for name in ("weight", "pull", "usual", "margin")
+    }
+    sizes = [len(values) for values in itta_plus_selection.GRID.values()]
+    assert len(lines) == np.prod(sizes) * len(itta_plus_selection.MARGINS)
+
+
+def test_the_guard_has_the_limits_that_the_command_printed() -> None:
+    with (RECORDS / "guard_limits.csv").open(newline="") as file:
+        rows = [guard_limits.Row(**{**line, "gain": float(line["gain"])}) for line in csv.DictReader(file)]
+    limits, hp = guard_limits.SETTINGS[guard_limits.choose(rows)], default(Guard.Hparams)
+    assert limits is not None
+    assert {name: getattr(hp, name) for name in limits} == limits
 
 
 def test_every_variant_of_the_ablation_is_another() -> None:

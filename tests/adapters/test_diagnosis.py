@@ -24,7 +24,7 @@ def labels_of(kind: str, n: int = 400, classes: int = 4) -> Tensor:
     return torch.multinomial(weights, n, replacement=True, generator=generator)
 
 
-def naive(log_p: Tensor, rules: Rules, confusions: Tensor) -> tuple[Tensor, list[float], list[float]]:
+def naive(log_p: Tensor, rules: Rules, confusions: Tensor, shares: Tensor) -> tuple[Tensor, list[float], list[float]]:
     """One image after another; everything that is remembered is kept as lists."""
     n, classes = log_p.shape
     p, fading = log_p.exp(), 1 - 1 / rules.memory
@@ -35,6 +35,9 @@ def naive(log_p: Tensor, rules: Rules, confusions: Tensor) -> tuple[Tensor, list
     chances: list[float] = []
     total = [0.0] * classes
     start = rules.start
+    usual = shares if rules.usual == "sources" else shares.sqrt() if rules.usual == "between" else torch.ones(classes)
+    usual = usual / usual.sum()
+    expected = [sum(float(usual[y] * confusions[y, c]) for y in range(classes)) for c in range(classes)]
     found, rhos, kappas = [], [], []
     for t in range(n):
         if t > 0:
@@ -42,7 +45,7 @@ def naive(log_p: Tensor, rules: Rules, confusions: Tensor) -> tuple[Tensor, list
             chances.append(sum(total[c] / sum(total) * float(p[t, c]) for c in range(classes)))
             deltas.append(alikes[-1] - chances[-1])
         total, start = [fading * total[c] + float(p[t, c]) for c in range(classes)], fading * start
-        g = [(v + start / classes) / (sum(total) + start) for v in total]
+        g = [(v + start * e) / (sum(total) + start) for v, e in zip(total, expected)]
         kappa, rho = 0.0, 1.0
         if deltas:
             w = [fading ** (len(deltas) - 1 - i) for i in range(len(deltas))]
@@ -52,7 +55,7 @@ def naive(log_p: Tensor, rules: Rules, confusions: Tensor) -> tuple[Tensor, list
             z = mean / (math.sqrt(variance / effective) * (1 + 4 / effective))
             kappa = min(max((z - rules.low) / (rules.high - rules.low), 0.0), 1.0) if rules.neighbours else 0.0
             rho = sum(a * b for a, b in zip(w, alikes)) / sum(a * b for a, b in zip(w, chances))
-        prior = prior_from_confusions(confusions, torch.tensor([g]), rules.pull)[0].tolist()
+        prior = prior_from_confusions(confusions, torch.tensor([g]), rules.pull, usual)[0].tolist()
         b = [g[c] ** (1 - rules.correction) * prior[c] ** rules.correction for c in range(classes)]
         b = [v / sum(b) for v in b]
         ratio = [float(p[t, c]) / g[c] for c in range(classes)]
@@ -77,15 +80,18 @@ def naive(log_p: Tensor, rules: Rules, confusions: Tensor) -> tuple[Tensor, list
     [
         Rules(memory=50, low=1.0, high=4.0),
         Rules(correction=0.5, pull=0.5, stays=(0.9,), start=4.0, memory=30),
-        Rules(neighbours=False, correction=0.0),
+        Rules(neighbours=False, correction=0.0, usual="sources"),
+        Rules(usual="equal"),
+        Rules(usual="between", start=40.0),
     ],
     ids=str,
 )
 def test_it_equals_the_equations_written_out(kind: str, rules: Rules) -> None:
     log_p = answers(labels_of(kind, 80))
     confusions = answers(torch.arange(4), seed=9).exp().float()
-    expected, rhos, kappas = naive(log_p, rules, confusions)
-    judged = Diagnosis(4, rules, {"mean": confusions})(log_p)
+    shares = torch.tensor([0.4, 0.3, 0.2, 0.1])
+    expected, rhos, kappas = naive(log_p, rules, confusions, shares)
+    judged = Diagnosis(4, rules, {"mean": confusions, "prior": shares})(log_p)
     torch.testing.assert_close(judged.posterior.exp(), expected, rtol=0, atol=1e-5)  # the prior is in single precision
     assert judged.rho.tolist() == pytest.approx(rhos)
     assert judged.kappa.tolist() == pytest.approx(kappas, abs=1e-9)

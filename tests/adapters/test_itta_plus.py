@@ -1,5 +1,6 @@
 """itta+ against a version that keeps every style and every answer, and runs each view on its own."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -112,7 +113,8 @@ def test_predictions_equal_the_naive_ones(
     blocks: tuple[str, ...], strength: float, answers: tuple[str, ...], model: Algorithm, stream: list[Tensor]
 ) -> None:
     settings: dict[str, Any] = {"memory": 20, "prior": 3.0, "strength": strength}
-    adapter = adapt(model, "itta+", guard=False, blocks=blocks, answers=answers, weight=0.7, change=1e9, **settings)
+    own: dict[str, Any] = {"weight": 0.7, "change": 1e9, "margin": 0.4}
+    adapter = adapt(model, "itta+", guard=False, blocks=blocks, answers=answers, **own, **settings)
     naive = Naive(model, blocks or ("block1",), **settings)
     assert model.confusions is not None
     diagnosis = Diagnosis(3, Rules(memory=20, start=3.0), model.confusions)
@@ -120,8 +122,26 @@ def test_predictions_equal_the_naive_ones(
         p = naive(x)
         weights = [0.7 if name == "prototypes" else 1.0 for name in answers]
         mean = sum(w * p[name] for w, name in zip(weights, answers)) / sum(weights)
-        expected = diagnosis(mean.log()).posterior.softmax(1)
+        judged = diagnosis(mean.log())
+        expected = judged.posterior.softmax(1)
+        for row, first, kappa in zip(expected, p["plain"].argmax(1), judged.kappa):
+            row[first] *= math.exp(0.4 * (1 - float(kappa)))
+        expected /= expected.sum(1, keepdim=True)
         torch.testing.assert_close(adapter(x).softmax(1), expected, rtol=0, atol=1e-4)
+
+
+def test_a_class_changes_only_for_a_clearly_likelier_one(trained: Trained, toy_batches: Batches) -> None:
+    """With a margin, fewer answers differ from the trained model's; each of them differs without it, too."""
+    model, counts = trained("erm", steps=3), []  # it has doubts
+    for margin in (0.0, 0.01, 1e3):
+        adapter, free = (adapt(model, "itta+", guard=False, neighbours=False, margin=m) for m in (margin, 0.0))
+        changed = 0
+        for x, _ in toy_batches(400, n=150):
+            plain, own, others = (of.argmax(1) for of in (model.predict(x), adapter(x), free(x)))
+            assert torch.equal(own[own != plain], others[own != plain])
+            changed += int((own != plain).sum())
+        counts.append(changed)
+    assert counts[0] > counts[1] > counts[2] == 0
 
 
 def test_one_at_a_time_learns_what_all_at_once_does(model: Algorithm, stream: list[Tensor]) -> None:
@@ -177,7 +197,7 @@ def test_the_diagnosis_is_plain_data(model: Algorithm, stream: list[Tensor]) -> 
         adapter(x)
     found = adapter.diagnosis()
     assert found["images"] == sum(SIZES)
-    assert list(found["changed"]) == ["restyled", "prototypes", "held back", "neighbours"]
+    assert list(found["changed"]) == ["restyled", "prototypes", "held back", "neighbours", "too close"]
     assert sum(found["prior"].values()) == pytest.approx(1)
     assert [entry["images"] for entry in found["history"]] == [12, 17, 18, 27, 39, 42]
     assert found["history"][-1]["rho"] == found["rho"]
@@ -225,6 +245,8 @@ def test_what_cannot_work_is_refused(model: Algorithm) -> None:
         adapt(model, "itta+", blocks=("block4",))
     with pytest.raises(InputError, match="memory must be at least 1, got 0"):
         adapt(model, "itta+", memory=0)
+    with pytest.raises(InputError, match="margin must be at least 0, got -1"):
+        adapt(model, "itta+", margin=-1.0)
     with pytest.raises(InputError, match="answers must name plain"):
         adapt(model, "itta+", answers=("restyled",))
     with pytest.raises(InputError, match=r"high must be above low \(3.0\), got 2"):

@@ -70,7 +70,11 @@ def test_the_other_verbs_take_it(adopted: Path, photos: Path, tmp_path: Path, ru
     assert (tmp_path / "results" / "records.jsonl").is_file()
     rows = run_itta("predict", adopted, photos / "night", *own, "--adapter", "t3a").splitlines()
     assert len(rows) == 13
-    tuned = json.loads(run_itta("tune", adopted, *own, "--adapter", "t3a", "--json"))
+    assert main([str(w) for w in ("tune", adopted, *own, "--adapter", "t3a", "--json")]) == 0
+    out, err = capsys.readouterr()
+    lines = [line for line in err.splitlines() if "adopted network, which itta cannot train again" in line]
+    assert len(lines) == 1
+    tuned = json.loads(out)
     assert set(tuned["plain"]) == {"dawn", "night", "noon"}
     assert json.loads(run_itta("profile", adopted, *own, "--batch", "2", "--repeats", "1", "--json"))
     run_itta("cam", adopted, photos, *own, "--domain", "night", "--out", tmp_path / "cam.png")

@@ -23,7 +23,7 @@ def test_value_and_gradients(height: int, width: int, size: int, stride: int) ->
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
-def test_only_small_maps_take_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_small_maps_of_learning_weights_take_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
     unfold = F.unfold
 
@@ -37,6 +37,10 @@ def test_only_small_maps_take_the_product(monkeypatch: pytest.MonkeyPatch) -> No
         conv(torch.rand(1, 3, n, n))
     assert sizes == [1, 4]
     assert FEW_POSITIONS == 4
+    with torch.no_grad():
+        conv(torch.rand(1, 3, 2, 2))
+    conv.requires_grad_(False)(torch.rand(1, 3, 2, 2, requires_grad=True))
+    assert sizes == [1, 4]  # weights that stand still take the convolution
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 2), (4, 4), (3, 5), (8, 8)])

@@ -154,3 +154,10 @@ def test_merging_joins_what_was_measured_apart() -> None:
     assert merged[0].logs == {"x": 1.0, "y": 2.0}
     assert merged[0].calibration == {"c": {"all": 0.1}}
     assert merged[1:] == [adapted, other]
+
+
+def test_records_of_two_devices_or_precisions_stay_apart() -> None:
+    one = record(10, accuracy={"c": {"all": 0.4}})
+    others = [replace(one, device="cuda (some GPU)"), replace(one, precision="bf16"), replace(one, logs={"x": 1.0})]
+    assert records.merge([one, *others[:2]]) == [one, *others[:2]]
+    assert records.merge([one, *others]) == [replace(one, logs={**one.logs, "x": 1.0}), *others[:2]]

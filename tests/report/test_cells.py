@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from itta.records import Record
+from itta.records import Record, merge
 from itta.records.collection import Collection, matches
 from itta.report.cells import TableOptions
 from itta.report.filled_layout import FilledLayout, fill_layout
@@ -104,12 +104,21 @@ def test_an_adapter_run_on_several_streams_is_not_chosen_from(made: Made) -> Non
     runs = [trained, *(replace(first, stream={"order": order, "seed": 0}) for order in ("iid", "sorted"))]
     layout = Layout("", (Row("ERM + Tent", "erm", "tent"),), PAPER_TABLES["pacs"].columns)
     table = fill_layout(layout, Collection(runs), TableOptions(split="in"))
-    assert any("stream.order = iid, sorted; choose one with --where adapter.… or stream.…" in n for n in table.notes)
+    assert any("stream.order = iid, sorted; choose one with --where adapter.…, stream.…" in n for n in table.notes)
     assert [matches(r, {"stream.order": "sorted"}) for r in runs] == [
         True,
         False,
         True,
     ]  # the first as trained
+
+
+def test_an_adapter_run_on_two_devices_is_not_chosen_from(made: Made) -> None:
+    trained, first = made("erm", adapted={"tent": 0.6})
+    runs = [trained, first, replace(first, device="cuda (some GPU)")]
+    layout = Layout("", (Row("ERM + Tent", "erm", "tent"),), PAPER_TABLES["pacs"].columns)
+    table = fill_layout(layout, Collection(merge(runs)), TableOptions(split="in"))
+    assert any("measured.device = cpu, cuda (some GPU); choose one" in n for n in table.notes)
+    assert [matches(r, {"measured.device": "cpu"}) for r in runs] == [True, True, False]
 
 
 def test_missing_cells_say_why(made: Made) -> None:

@@ -27,8 +27,8 @@ class Rules:
     """The constants of a diagnosis; `ITTAPlus.Hparams` explains each."""
 
     correction: float = 1.0
-    pull: float = 0.4
-    usual: Literal["equal", "sources"] = "equal"
+    pull: float = 0.2
+    usual: Literal["equal", "between", "sources"] = "between"
     stays: tuple[float, ...] = (0.5, 0.95)
     low: float = 1.5
     high: float = 4.0
@@ -52,7 +52,8 @@ class Diagnosis:
     """Correct answers by the class frequencies of the stream and, on a correlated stream, by the images before.
 
     p_t is the answer to image t, ā the mean of the answers before it, and ḡ the running mean of all answers; ḡ starts
-    with some images of the usual classes. π̂ is the prior that explains ḡ by the model's confusions.
+    with the answers that the model's confusions predict for some images of the usual classes. π̂ is the prior that
+    explains ḡ by the confusions.
 
     Likeness: δ_t = ⟨p_{t−1}, p_t⟩ − ⟨ā, p_t⟩ is 0 on average if the order is random, whatever the classes. z is the
     mean of δ over its standard error, κ = clip((z − low)/(high − low), 0, 1), and ρ = Σ⟨p_{t−1}, p_t⟩/Σ⟨ā, p_t⟩.
@@ -69,9 +70,8 @@ class Diagnosis:
         """Take along the facts about the model that its sources gave: its "mean" answers, and the classes' "prior"."""
         self.classes, self.rules, known = classes, rules, known or {}
         self.confusions = known.get("mean", torch.eye(classes)).detach().float().cpu()
-        self.usual = torch.full((classes,), 1 / classes, dtype=torch.double)
-        if rules.usual == "sources" and "prior" in known:
-            self.usual = known["prior"].detach().double().cpu()
+        self.usual = usual_classes(rules.usual, known.get("prior", torch.ones(classes)))
+        self.expected = (self.usual @ self.confusions.double()).numpy()  # mean answer to the usual classes
         self.stays = np.array(rules.stays).reshape(-1, 1, 1)
         self.reset()
 
@@ -90,7 +90,7 @@ class Diagnosis:
 
     def __call__(self, log_p: Tensor) -> Judged:
         """Take in the answers to a batch, log-probabilities [B, C], and correct them."""
-        own = log_p.detach().double().cpu()
+        own = log_p.detach().double().cpu().log_softmax(1)  # rounding aside, they are normalised already
         p = own.exp()
         steps = [1] * len(p) if self.rules.ordered else [len(p)]
         means, rho, kappa = self.take_in(p, steps)
@@ -113,22 +113,24 @@ class Diagnosis:
 
     def mean_answer(self, answered: np.ndarray) -> np.ndarray:
         """Return ḡ, [C]: the mean of the answers and of the images that it starts with."""
-        return (answered + self.start * self.usual.numpy()) / (answered.sum() + self.start)
+        return (answered + self.start * self.expected) / (answered.sum() + self.start)
 
     def take_in(self, p: Tensor, steps: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Return ḡ [B, C], ρ [B] and κ [B] at each image; the image itself is included."""
         means, rhos, kappas, at = np.empty(p.shape), np.empty(len(p)), np.empty(len(p)), 0
         rows_of, answered, previous = p.numpy(), self.answered.numpy(), self.previous.numpy()
+        total = float(answered.sum())  # images that the sum holds
         for n in steps:
             rows = rows_of[at : at + n]
-            now, kept = rows.mean(0), (1 - 1 / self.rules.memory) ** n
-            if answered.any():
-                alike, chance = float(now @ previous), float(now @ answered / answered.sum())
+            now, kept = rows[0] if n == 1 else rows.mean(0), (1 - 1 / self.rules.memory) ** n
+            if total > 0:
+                alike, chance = float(now @ previous), float(now @ answered) / total
                 new = (1.0, 1.0, alike - chance, (alike - chance) ** 2, alike, chance)
                 fading = (kept, kept**2, kept, kept, kept, kept)
                 self.likeness = tuple(f * old + more for f, old, more in zip(fading, self.likeness, new))
-            answered, previous, self.start = kept * answered + rows.sum(0), now, kept * self.start
-            means[at : at + n] = self.mean_answer(answered)
+            answered, previous, self.start = kept * answered + n * now, now, kept * self.start
+            total = kept * total + n
+            means[at : at + n] = (answered + self.start * self.expected) / (total + self.start)
             rhos[at : at + n], kappas[at : at + n] = self.rho, self.kappa
             at += n
         self.answered, self.previous = torch.from_numpy(answered), torch.from_numpy(previous.copy())
@@ -156,16 +158,21 @@ class Diagnosis:
         found, at = np.empty(base.shape), 0
         like = (likelihood - likelihood.amax(1, keepdim=True)).exp().numpy()
         chains, evidence, stays = self.chains.numpy(), self.evidence.numpy(), self.stays
+        bases, kappas = base.numpy(), kappa.numpy()[:, None]
         for n in steps:
             here = slice(at, at + n)
-            b, k = base.numpy()[here], kappa.numpy()[here, None]
+            b, k = bases[here], kappas[here]
             predicted = stays * chains[:, None] + (1 - stays) * b  # [K, n, C]
-            weights = np.exp(evidence - evidence.max())
-            found[here] = k * np.tensordot(weights / weights.sum(), predicted, 1) + (1 - k) * b
+            if k.any():
+                weights = np.exp(evidence - evidence.max())[:, None, None]
+                found[here] = k * (weights * predicted).sum(0) / weights.sum() + (1 - k) * b
+            else:
+                found[here] = b
             joint = predicted * like[here]
             total = joint.sum(2, keepdims=True)
             evidence = (1 - 1 / self.rules.memory) ** n * evidence + np.log(total).sum((1, 2))
-            chains = (1 - LEAK) * (joint / total).mean(1) + LEAK / self.classes
+            shares = joint / total
+            chains = (1 - LEAK) * (shares[:, 0] if n == 1 else shares.mean(1)) + LEAK / self.classes
             at += n
         self.chains, self.evidence = torch.from_numpy(chains.copy()), torch.from_numpy(evidence.copy())
         return torch.from_numpy(found)
@@ -182,3 +189,14 @@ class Diagnosis:
 
 
 STATE = ("answered", "previous", "chains", "evidence")
+EXPONENTS = {"equal": 0.0, "between": 0.5, "sources": 1.0}
+
+
+def usual_classes(usual: str, shares: Tensor) -> Tensor:
+    """Return the usual class frequencies u for the classes' shares in the sources, [C].
+
+    >>> usual_classes("between", torch.tensor([0.8, 0.2]))
+    tensor([0.6667, 0.3333], dtype=torch.float64)
+    """
+    found: Tensor = shares.detach().double().cpu() ** EXPONENTS[usual]
+    return found / found.sum()

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from itta.adapters.base import not_fixed
 from itta.errors import InputError
 from itta.functional.entropy import log_mean_probability
+from itta.functional.preference import prefer
 from itta.models.trained import Trained, frozen_copy
 from itta.nn.batch_norm import reads_the_batch
 
@@ -38,14 +39,14 @@ class Frozen(nn.Module):
 class Combined(nn.Module):
     """The mean of several answers: without the added blocks, with them, and by prototypes; then a bias is added.
 
-    The prototypes' answer has the given weight, the others have weight 1.
+    The prototypes' answer has the given weight, the others have weight 1. The first answer is preferred by the margin.
     """
 
     def __init__(
-        self, frozen: Frozen, temperature: float, prototypes: Tensor | None, weight: float, bias: Tensor
+        self, frozen: Frozen, temperature: float, prototypes: Tensor | None, weight: float, bias: Tensor, margin: float
     ) -> None:
         super().__init__()
-        self.frozen, self.temperature, self.weight = frozen, temperature, weight
+        self.frozen, self.temperature, self.weight, self.margin = frozen, temperature, weight, margin
         like = next(frozen.parameters())
         self.bias: Tensor
         self.prototypes: Tensor | None
@@ -67,4 +68,4 @@ class Combined(nn.Module):
         if self.prototypes is not None:
             answers.append(F.normalize(plain) @ self.prototypes.T)
             weights.append(self.weight)
-        return (log_mean_probability(answers, weights) + self.bias).log_softmax(1)
+        return prefer(log_mean_probability(answers, weights) + self.bias, answers[0], self.margin)

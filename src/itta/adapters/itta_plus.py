@@ -3,7 +3,8 @@
 Each image gets three answers: the trained model's; that of the same network with the target's style moved to the
 sources' (`TargetStyle`); and that of class prototypes (T3A, Iwasawa and Matsuo, NeurIPS 2021), scaled to the mean
 entropy of the trained model's answers. `Diagnosis` then corrects their weighted mean with an estimate of the class
-frequencies and, if neighbouring images tend to have the same class, with the answers to the images before.
+frequencies and, if neighbouring images tend to have the same class, with the answers to the images before. In random
+order, the trained model's class changes only if another is clearly more probable.
 All estimates use every image seen so far, so a batch of 1 image works as well as a batch of 64.
 Measurements, the choice of the constants, and ideas that did not work: docs/adapt/itta_plus.md.
 """
@@ -24,6 +25,7 @@ from itta.adapters.supports import Supports, has_prototypes
 from itta.adapters.target_style import TargetStyle, styles_of
 from itta.errors import InputError
 from itta.functional.entropy import entropy, log_mean_probability
+from itta.functional.preference import prefer
 from itta.functional.sharpening import sharpen
 from itta.functional.transfers import fetch, send
 from itta.hparams import hp
@@ -39,10 +41,11 @@ HISTORY = 1000  # batches with a kept diagnosis
 class Hparams:
     answers: tuple[str, ...] = hp(ANSWERS, "answers to average; an answer that the model cannot give is left out")
     weight: float = hp(0.5, "weight of the prototypes' answer; the other answers have weight 1")
+    margin: float = hp(0.3, "m: in random order a class changes only if another is e^m times as probable")
     temperature: bool = hp(True, "divide logits by the temperature that was calibrated on held-out source images")
     correction: float = hp(Rules.correction, "c: share of the model's bias, log ḡ/π̂, that is removed")
     pull: float = hp(Rules.pull, "weight of usual class frequencies in the estimate of those of the target, π̂")
-    usual: Literal["equal", "sources"] = hp(Rules.usual, "usual class frequencies: all equal, or those of the sources")
+    usual: Literal["equal", "between", "sources"] = hp(Rules.usual, "class frequencies to expect; sources: theirs")
     neighbours: bool = hp(Rules.neighbours, "use the answers to the images before, if neighbours are alike")
     low: float = hp(Rules.low, "standard errors beyond chance at which neighbours begin to count")
     high: float = hp(Rules.high, "standard errors beyond chance at which neighbours count in full")
@@ -72,6 +75,7 @@ class ITTAPlus(Adapter):
     f_Θ is that of `TargetStyle`, T the temperature, c_k are T3A's prototypes, w is their weight, and the factor s
     gives the third answer the mean entropy of the first. The networks without and with f_Θ run as one batch from f_Θ
     on. When the style jumps, the domain has changed: style, prototypes and class frequencies start afresh.
+    At the end the trained model's class is made e^((1−κ)·m) times as probable, with the margin m.
     """
 
     name = "itta+"
@@ -95,7 +99,7 @@ class ITTAPlus(Adapter):
     def __init__(self, trained: Trained, hp: Any) -> None:
         super().__init__(trained, hp)
         check_at_least(1, hp, "memory", "window")
-        check_at_least(0, hp, "prior", "pull", "low", "change", "weight")
+        check_at_least(0, hp, "prior", "pull", "low", "change", "weight", "margin")
         check_shares(hp, "correction", "strength")
         self.check_settings()
         self.left_out: dict[str, str] = {}  # part that this model does not allow -> reason
@@ -207,8 +211,9 @@ class ITTAPlus(Adapter):
         self.opinions = {name: answers[name] for name in names[1:]}
         stages = {name: self.average({n: answers[n] for n in names[: i + 1]}) for i, name in enumerate(names)}
         judged = self.stream(stages[names[-1]])
-        self.note({**stages, "held back": judged.corrected, "neighbours": judged.posterior}, judged)
-        return send(judged.posterior, plain.device)
+        last = prefer(judged.posterior, found["plain"], self.hp.margin * (1 - judged.kappa).unsqueeze(1))
+        self.note({**stages, "held back": judged.corrected, "neighbours": judged.posterior, "too close": last}, judged)
+        return send(last, plain.device)
 
     def average(self, answers: dict[str, Tensor]) -> Tensor:
         """Return the weighted mean of the answers' probabilities, as log-probabilities."""
@@ -222,10 +227,9 @@ class ITTAPlus(Adapter):
 
     def sharpened(self, scores: Tensor, plain: Tensor) -> Tensor:
         """Scale the prototypes' scores to the mean entropy of the trained model's answers."""
-        own = entropy(plain)
         window = max(self.hp.window, len(scores))
         self.scores = torch.cat([self.scores, scores])[-window:]
-        self.entropies = torch.cat([self.entropies, own])[-window:]
+        self.entropies = torch.cat([self.entropies, entropy(plain)])[-window:]
         self.sharpness = sharpen(self.scores, float(self.entropies.mean()), self.sharpness)
         return scores * self.sharpness
 
@@ -260,15 +264,11 @@ class ITTAPlus(Adapter):
         if self.seen == 0:
             return Frozen(self.name, self.model)
         prototypes = None if self.supports is None else self.sharpness * self.supports.prototypes()
-        network = Frozen(self.name, self.model, self.added_blocks())
-        return Combined(network, self.temperature, prototypes, self.hp.weight, self.stream.bias())
-
-    def added_blocks(self) -> nn.ModuleDict:
-        """Return the present f_Θ after each block."""
-        if self.style is None:
-            return nn.ModuleDict()
-        shapes = self.model.backbone.block_shapes(self.model.image_size)
-        return self.style.modules(shapes, self.hp.prior, self.hp.strength)
+        network = Frozen(self.name, self.model)
+        if self.style is not None:
+            shapes = self.model.backbone.block_shapes(self.model.image_size)
+            network = Frozen(self.name, self.model, self.style.modules(shapes, self.hp.prior, self.hp.strength))
+        return Combined(network, self.temperature, prototypes, self.hp.weight, self.stream.bias(), self.hp.margin)
 
     def reset(self) -> None:
         like, classes = next(self.model.parameters()), self.model.n_classes

@@ -11,11 +11,12 @@ FEW_PAIRS = 4096  # pairs of an input pixel and an output pixel: 8×8 maps
 
 
 class Conv2d(nn.Conv2d):
-    """A square, ungrouped convolution without bias, computed as a matrix product if its output has few positions.
+    """A square, ungrouped convolution without bias; a matrix product while it learns, if its output has few positions.
 
     On small images the last blocks of a network (2×2 maps, for a ResNet on 64 pixels) spend most of their time in the
     gradient of the weights. There the CPU's convolution is two times slower than the product. Both give the same value
-    up to rounding.
+    up to rounding. Without that gradient the convolution is faster, and weights that stand still go through the same
+    operation as in anybody's network.
     """
 
     def __init__(self, n_in: int, n_out: int, size: int, stride: int = 1) -> None:
@@ -24,11 +25,16 @@ class Conv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         (size, _), (stride, _) = self.kernel_size, self.stride
         height, width = (-(-n // stride) for n in x.shape[-2:])
-        if elsewhere(x) or height * width > FEW_POSITIONS:
+        if elsewhere(x) or height * width > FEW_POSITIONS or not learns(self.weight):
             return super().forward(x)
         patches = F.unfold(x, size, padding=size // 2, stride=stride)  # [B, C·k², positions]
         z = F.linear(patches.transpose(1, 2).flatten(0, 1), self.weight.flatten(1))  # [B·positions, C']
         return z.view(len(x), height, width, -1).permute(0, 3, 1, 2).contiguous()
+
+
+def learns(weight: Tensor) -> bool:
+    """Tell whether this pass will give the weight a gradient."""
+    return torch.is_grad_enabled() and weight.requires_grad
 
 
 def elsewhere(x: Tensor) -> bool:
@@ -39,8 +45,7 @@ def elsewhere(x: Tensor) -> bool:
 def depthwise_is_slow(x: Tensor, weight: Tensor, stride: int) -> bool:
     """Tell whether ``depthwise_as_product`` is faster: on small maps, if the weights are trained."""
     pixels = x.shape[-2] * x.shape[-1]
-    trains = torch.is_grad_enabled() and weight.requires_grad
-    return trains and not elsewhere(x) and pixels * -(-pixels // stride**2) <= FEW_PAIRS
+    return learns(weight) and not elsewhere(x) and pixels * -(-pixels // stride**2) <= FEW_PAIRS
 
 
 def depthwise_as_product(x: Tensor, weight: Tensor, stride: int, before: tuple[int, int]) -> Tensor:

@@ -133,15 +133,20 @@ def with_non_finite(line: bytes) -> Any:
 
 
 def merge(records: Iterable[Record]) -> list[Record]:
-    """Join the records of the same trial, step, adapter, settings and stream into one.
+    """Join the records of the same trial, step, adapter, settings, stream, device and precision into one.
 
-    If two of them measured the same thing, the later one counts.
+    If two of them measured the same thing, the later one counts. Records of two devices stay apart.
     """
     merged: dict[tuple[str, int, str, str], Record] = {}
     for r in records:
-        key = (r.trial.key, r.step, r.adapter, json.dumps([r.adapter_hparams, r.stream], sort_keys=True))
+        key = (r.trial.key, r.step, r.adapter, as_text(r))
         merged[key] = join_records(merged[key], r) if key in merged else r
     return list(merged.values())
+
+
+def as_text(r: Record) -> str:
+    """Return how a record was measured, as text that is equal only if all of it is."""
+    return json.dumps([r.adapter_hparams, r.stream, r.device, r.precision], sort_keys=True)
 
 
 def join_records(a: Record, b: Record) -> Record:

@@ -27,7 +27,7 @@ def collect_records(paths: Sequence[Path], where: Mapping[str, str] | None = Non
     """Read files of records, and every records.jsonl in folders. Models that `itta tune` trained are skipped.
 
     ``where`` keeps the records with these values: fields of the trial by name, settings as hparams.NAME,
-    adapter.NAME and stream.NAME. If ``needed``, it is an error to find no records.
+    adapter.NAME and stream.NAME, measured.device and measured.precision. If ``needed``, it is an error to find none.
     """
     found: list[Record] = []
     notes: Counter[str] = Counter()
@@ -81,22 +81,24 @@ def trial_without_record(folder: Path) -> Trial | None:
 
 
 def matches(r: Record, where: Mapping[str, str]) -> bool:
-    """Whether a record has these values. Conditions on adapter and stream do not apply to models as trained."""
+    """Whether a record has these values. Conditions on adapter, stream and device do not apply to models as trained."""
     as_trained = r.adapter == "source"
     return all(
         as_written(value_of(r, name)) == value
         for name, value in where.items()
-        if not (as_trained and name.startswith(("adapter.", "stream.")))
+        if not (as_trained and name.startswith(("adapter.", "stream.", "measured.")))
     )
 
 
 def value_of(r: Record, name: str) -> Any:
     kind, dot, key = name.partition(".")
-    settings = {"hparams": r.hparams, "adapter": r.adapter_hparams, "stream": r.stream}
+    measured = {"device": r.device, "precision": r.precision}
+    settings = {"hparams": r.hparams, "adapter": r.adapter_hparams, "stream": r.stream, "measured": measured}
     if dot and kind in settings:
         return settings[kind].get(key)
     if not hasattr(r.trial, name):
         raise InputError(
-            f"a trial has no {name!r}: choose one of {', '.join(r.trial.to_json())}, hparams.…, adapter.… or stream.…"
+            f"a trial has no {name!r}: choose one of {', '.join(r.trial.to_json())}, hparams.…, adapter.…, stream.… or "
+            "measured.device."
         )
     return getattr(r.trial, name)

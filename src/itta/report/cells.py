@@ -141,7 +141,7 @@ class RecordIndex:
         if len(found) > 1:
             return (
                 f"several settings: {row.adapter} was run with {differing_settings(found)}; "
-                "choose one with --where adapter.… or stream.…"
+                "choose one with --where adapter.…, stream.… or measured.…"
             )
         splits = found[0].accuracy.get(column.target, {})
         if self.split not in splits:
@@ -177,9 +177,11 @@ def last_of_each_trial(records: Sequence[Record]) -> list[Record]:
 
 
 def differing_settings(records: Sequence[Record]) -> str:
-    """The settings of adapter and stream in which records differ, with their values, as text."""
+    """The settings of adapter, stream and device in which records differ, with their values, as text."""
     settings = [
-        without_counts(r.adapter_hparams) | {f"stream.{name}": value for name, value in r.stream.items()}
+        without_counts(r.adapter_hparams)
+        | {f"stream.{name}": value for name, value in r.stream.items()}
+        | {"measured.device": r.device, "measured.precision": r.precision}
         for r in records
     ]
     names = [

@@ -6,6 +6,7 @@ is stored with the model. If none gains, the stored choice is not to adapt. A wr
 it is adapted to each domain as it is, so give it domains that it was not trained on.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from itta.algorithms import Algorithm
 from itta.data import open_data
 from itta.data.class_order import in_class_order
 from itta.data.dataset import DomainDataset, prepare, target_indices
-from itta.errors import InputError
+from itta.errors import InputError, InputWarning
 from itta.models.trained import Trained
 from itta.models.wrapped import Wrapped
 from itta.nn.device import place, resolve_device
@@ -62,6 +63,13 @@ def tune(
         raise InputError(
             f"{model} was trained on one domain, {trial.train_domains[0]!r}: no other can stand in for a target. "
             "Give the adapter's settings by hand."
+        )
+    if wrapped is not None:
+        warnings.warn(
+            f"{model} holds an adopted network, which itta cannot train again: it is adapted as it is, so the domains "
+            "should be ones that it was not trained on.",
+            InputWarning,
+            stacklevel=2,
         )
     candidates = [Candidate(name, of) for name in settings.adapters for of in find_adapter(name).candidates]
     dataset = in_class_order(open_data(trial, access, data), description.classes)

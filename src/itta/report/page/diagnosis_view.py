@@ -15,6 +15,7 @@ STEPS = {
     "prototypes": "the prototypes' answer, averaged in",
     "held back": "the correction of answers that the model gives too often",
     "neighbours": "the images before",
+    "too close": "the margin: a class that is hardly more probable does not replace the trained model's",
 }
 
 
