@@ -72,7 +72,7 @@ def train(
             flags go before the recipe.
         keep_checkpoint: Keep the last checkpoint of a finished training, three times the size of its model.
         stand_ins: Measure stand-in targets at the end, from which itta estimate learns. That takes as long as
-            predicting about 4,000 images.
+            predicting about 2,500 images.
         page: Write page.html at the end, a page about the run in one file.
         threads: CPU threads; 0 leaves the number to torch.
         workers: Threads that read images ahead; 0 reads them when they are needed.

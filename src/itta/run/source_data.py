@@ -27,7 +27,7 @@ HELD_OUT_IMAGES = 250  # per source domain, to see how the model answers
 
 @contextmanager
 def without_stand_ins(leave_out: bool = True) -> Iterator[None]:
-    """Train without stand-in targets: they take as long as predicting about 4,000 images."""
+    """Train without stand-in targets: they take as long as predicting about 2,500 images."""
     token = stand_ins_wanted.set(not leave_out)
     try:
         yield
