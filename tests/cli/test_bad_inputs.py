@@ -136,7 +136,7 @@ FLAGS: dict[str, tuple[list[str], str]] = {
     "lr nan": (["--set", "lr=nan"], "lr must be a finite number"),
     "lr inf": (["--set", "lr=inf"], "lr must be a finite number"),
     "lr -1": (["--set", "lr=-1"], "lr must be a finite number"),
-    "lr 1e38": (["--set", "lr=1e38", "--steps", "1"], "lower the learning rate"),
+    "lr 1e38": (["--recipe", "none", "--set", "lr=1e38", "--steps", "1"], "lower the learning rate"),
     "no module": (["--algorithm", ":x"], "package.module:Class"),
     "a relative module": (["--algorithm", ".x:y"], "package.module:Class"),
     "no class": (["--algorithm", "x:"], "package.module:Class"),

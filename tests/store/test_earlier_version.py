@@ -52,16 +52,19 @@ def test_records_keep_their_keys(old: Path, run_itta) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_in_its_own_directory(old: Path, photos: Path, monkeypatch, run_itta) -> None:
+def test_a_run_goes_on_in_its_own_directory(old: Path, photos: Path, monkeypatch, run_itta, capsys) -> None:
     """Its trial names the data by the path as it was typed; the same command still means the same trial."""
     shutil.copytree(photos, old / "photos")
     (old / "run" / "model.json").unlink()  # as if it had been interrupted before the end
     before = json.loads((old / "run" / "trial.json").read_text())
     monkeypatch.chdir(old)
-    printed = run_itta(
-        "train", "./photos/", "--target", "night", "--backbone", "small_cnn", "--weights", "none", "--image-size", 16,
-        "--steps", 4, "--eval-every", 2, "--out", "run", "--set", "batch_size=4", "--regime", "large", "--json",
+    words = (
+        "train", "./photos/", "--target", "night", "--backbone", "small_cnn", "--weights", "none", "--image-size", "16",
+        "--steps", "4", "--eval-every", "2", "--out", "run", "--set", "batch_size=4", "--regime", "large", "--json",
     )  # fmt: skip
+    assert main([*words]) == 2
+    assert "goes on with --recipe none" in capsys.readouterr().err
+    printed = run_itta(*words, "--recipe", "none")
     assert Trial.from_json(json.loads(printed)["trial"]).key == Trial.from_json(before).key
     assert json.loads((old / "run" / "trial.json").read_text()) == before
 

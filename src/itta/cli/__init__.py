@@ -107,8 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print(
-            "itta: interrupted; train, sweep, demo, and adapt and predict with --out, go on where they stopped if you "
-            "repeat the command.",
+            "itta: interrupted; the same command goes on where it stopped (train, sweep, demo; adapt and predict with "
+            "--out).",
             file=sys.stderr,
         )
         return 130

@@ -29,7 +29,8 @@ def annotate(owner: Any, defaults: dict[str, Any]) -> None:
     for name, hint in get_type_hints(owner, include_extras=True).items():
         plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
         if is_dataclass(plain) and isinstance(plain, type):
-            annotate(plain, {f.name: f.default for f in fields(plain) if f.default is not MISSING})
+            given = vars(defaults[name]) if name in defaults else {}
+            annotate(plain, {f.name: f.default for f in fields(plain) if f.default is not MISSING} | given)
         elif name in defaults:
             words = default_in_words(defaults[name])
             name_of_value = "" if has_own_name(hint) else value_name(plain)

@@ -41,7 +41,11 @@ def refuse_another(out: Path, trial: Trial) -> Trial:
         differing = held.differences(trial)
     if differing:
         names = ", ".join("data" if name == "fingerprint" else name for name in differing)
-        raise InputError(f"{out} holds another trial (it differs in {names}): choose another --out, or delete it.")
+        older = " A training that began before there were recipes goes on with --recipe none."
+        raise InputError(
+            f"{out} holds another trial (it differs in {names}): choose another --out, or delete it."
+            f"{older if 'head_start' in differing else ''}"
+        )
     return held
 
 
