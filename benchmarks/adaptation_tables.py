@@ -1,13 +1,13 @@
 """The rows of the adaptation grid, and the tables made of them."""
 
 import csv
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from benchmarks.command import write_rows
 from itta.files import replace_text
 from itta.report.tables import Table, percent, points
 
@@ -36,11 +36,7 @@ class Row:
 
 def write(rows: Sequence[Row], out: Path, name: str) -> Path:
     """All rows as CSV, and the tables made of them."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([f.name for f in fields(Row)])
-    writer.writerows([asdict(row).values() for row in rows])
-    replace_text(out / f"{name}.csv", text.getvalue())
+    write_rows(out / f"{name}.csv", (asdict(row).values() for row in rows), [f.name for f in fields(Row)])
     names = dict.fromkeys((*WHOLE, *(r.adapter for r in rows)))
     whole = [method for method in names if any((r.adapter, r.order) == (method, "sorted") for r in rows)]
     others = [row for row in rows if row.adapter not in whole]

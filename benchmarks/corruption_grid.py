@@ -7,9 +7,6 @@ The same command continues after an interruption.
 python -m benchmarks.corruption_grid --data PACS emoji
 """
 
-import csv
-import io
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -19,15 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import tyro
 from torch import Tensor
 
+from benchmarks.command import run_command, write_rows
 from itta.adapters import adapt
 from itta.algorithms import Algorithm
 from itta.data import load_dataset
 from itta.data.dataset import DomainDataset, split
-from itta.errors import InputError
-from itta.files import replace_text
 from itta.functional.augment import to_float
 from itta.functional.corruptions import CORRUPTIONS
 from itta.recipes import RECIPES
@@ -131,15 +126,9 @@ def main(options: Options) -> None:
             rows = list(rows_of(trial, load(folder), dataset, options))
             append_lines(file, [row._asdict() for row in rows])
         found += [Row(**values) for values in read_lines(file)]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([Row._fields, *found])
-    replace_text(options.records / "corruption_grid.csv", text.getvalue())
+    write_rows(options.records / "corruption_grid.csv", found, Row._fields)
     print(*tables(found), sep="\n")
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    try:
-        main(tyro.cli(Options, prog="python -m benchmarks.corruption_grid", description=__doc__))
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    run_command("corruption_grid", main, Options(), __doc__)

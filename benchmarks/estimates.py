@@ -7,8 +7,6 @@ benchmarks.estimates_selection on source domains. The same command goes on after
 estimates.csv and prints the tables of docs/results/estimates.md.
 """
 
-import csv
-import io
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,17 +14,15 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import tyro
 
+from benchmarks.command import run_command, write_rows
 from benchmarks.itta_plus_grid import Options, Stream, models, streams
 from itta.adapters import adapt
 from itta.algorithms import Algorithm
 from itta.data.dataset import DomainDataset, split
 from itta.data.loaders import stream as read_stream
-from itta.errors import InputError
 from itta.estimators import ESTIMATORS, Witness, estimate_from
 from itta.estimators.base import Evidence
-from itta.files import replace_text
 from itta.models.stand_ins import StandIns
 from itta.run.source_data import collect_stand_ins
 from itta.run.train import train
@@ -143,14 +139,6 @@ def measure(options: Options) -> Iterator[Row]:
         print(folder.name, file=sys.stderr, flush=True)
 
 
-def write(path: Path, rows: list[Row]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Row._fields)
-    writer.writerows(rows)
-    replace_text(path, text.getvalue())
-
-
 def tables(rows: list[Row]) -> str:
     """The tables of the results page."""
     level = [r for r in rows if r.method == "itta+"]
@@ -192,17 +180,9 @@ def tables(rows: list[Row]) -> str:
 
 def main(options: Options) -> None:
     rows = list(measure(options))
-    write(options.records / "estimates.csv", rows)
+    write_rows(options.records / "estimates.csv", rows, Row._fields)
     print(tables(rows))
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    try:
-        main(
-            tyro.cli(
-                Options, prog="python -m benchmarks.estimates", description=__doc__, default=Options(training=("erm",))
-            )
-        )
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    run_command("estimates", main, Options(training=("erm",)), __doc__)

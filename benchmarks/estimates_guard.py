@@ -6,8 +6,6 @@ The same command goes on after an interruption. It writes estimates_guard.csv an
 docs/results/estimates.md.
 """
 
-import csv
-import io
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import tyro
 from torch import Tensor
 
+from benchmarks.command import run_command, write_rows
 from benchmarks.estimates import kept_answers, known_stand_ins, write_tensors
 from benchmarks.itta_plus_grid import Options, Stream, models, streams
 from itta.adapters import adapt
@@ -26,8 +24,6 @@ from itta.adapters.estimated_gain import Tally
 from itta.adapters.guard import Hparams
 from itta.algorithms import Algorithm
 from itta.data.loaders import stream as read_stream
-from itta.errors import InputError
-from itta.files import replace_text
 from itta.store.model import load
 
 METHODS = ("itta+", "t3a", "lame", "tent")
@@ -104,18 +100,9 @@ def table(rows: list[Row]) -> str:
 
 def main(options: Options) -> None:
     rows = list(measure(options))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Row._fields)
-    writer.writerows(rows)
-    replace_text(options.records / "estimates_guard.csv", text.getvalue())
+    write_rows(options.records / "estimates_guard.csv", rows, Row._fields)
     print(table(rows))
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    default = Options(training=("erm",))
-    try:
-        main(tyro.cli(Options, prog="python -m benchmarks.estimates_guard", description=__doc__, default=default))
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    run_command("estimates_guard", main, Options(training=("erm",)), __doc__)

@@ -8,11 +8,8 @@ file, what was chosen to a JSON file, against which a test holds the code. The s
 interruption.
 """
 
-import csv
-import io
 import json
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
@@ -20,16 +17,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
-import tyro
 from torch import Tensor
 
+from benchmarks.command import run_command, write_rows
 from benchmarks.estimates import evidence_of, kept_answers, known_stand_ins
 from benchmarks.itta_plus_grid import Stream
 from benchmarks.itta_plus_selection import Options as PairOptions
 from benchmarks.itta_plus_selection import pair_models
 from itta.data.dataset import DomainDataset
-from itta.errors import InputError
 from itta.estimators.base import Evidence
 from itta.estimators.combined import Combined, Settings
 from itta.files import replace_text
@@ -138,11 +133,7 @@ def choose(cells: list[Cell]) -> tuple[Settings, list[Tried]]:
 def main(options: Options) -> None:
     cells = list(collect(options))
     chosen, tried = choose(cells)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(asdict(tried[0])), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(t) for t in tried)
-    replace_text(options.records / "estimates_selection.csv", text.getvalue())
+    write_rows(options.records / "estimates_selection.csv", (asdict(t).values() for t in tried), asdict(tried[0]))
     replace_text(options.records / "estimates_selection.json", json.dumps(asdict(chosen), indent=2) + "\n")
     e = errors(cells, chosen)
     print(json.dumps(asdict(chosen), indent=2))
@@ -155,8 +146,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    try:
-        main(tyro.cli(Options, prog="python -m benchmarks.estimates_selection", description=__doc__))
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    run_command("estimates_selection", main, Options(), __doc__)

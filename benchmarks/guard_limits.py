@@ -6,9 +6,6 @@ over models, domains, streams and methods; of these, the one with the highest me
 same command continues after an interruption. It writes guard_limits.csv to docs/results/records.
 """
 
-import csv
-import io
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import mean
@@ -16,16 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import tyro
 
+from benchmarks.command import run_command, write_rows
 from benchmarks.itta_plus_selection import Options as PairOptions
 from benchmarks.itta_plus_selection import pair_models
 from benchmarks.replay import Kept, features_model, look, points, run
 from itta.adapters import adapt
 from itta.algorithms import Algorithm
 from itta.data.streams import draw_order
-from itta.errors import InputError
-from itta.files import replace_text
 from itta.records import append_lines, read_lines
 from itta.seeds import derive_seed
 from itta.store.model import load
@@ -107,9 +102,7 @@ def main(options: Options) -> None:
             append_lines(file, [row._asdict() for row in rows_of(cell, trained, kept)])
             print(cell, flush=True)
         found += [Row(**values) for values in read_lines(file)]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([Row._fields, *found])
-    replace_text(options.pairs.records / "guard_limits.csv", text.getvalue())
+    write_rows(options.pairs.records / "guard_limits.csv", found, Row._fields)
     for setting in SETTINGS:
         lost, gain, worst = summary(found, setting)
         print(f"{setting}: lost beyond {ALLOWED:g} {lost:.2f}, mean {gain:+.2f}, worst {worst:+.2f}")
@@ -117,8 +110,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    try:
-        main(tyro.cli(Options, prog="python -m benchmarks.guard_limits", description=__doc__))
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    run_command("guard_limits", main, Options(), __doc__)

@@ -6,9 +6,6 @@ The same command continues after an interruption. It writes itta_plus_grid.csv a
 docs/results/records. Methods that train the network at test time run in benchmarks.itta_plus_rivals.
 """
 
-import csv
-import io
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import tyro
 
+from benchmarks.command import run_command, write_rows
 from benchmarks.replay import Kept, Variant, features_model, judge, keep, look, points, run
 from itta.adapters import Adapter, adapt
 from itta.adapters.itta_plus import ANSWERS
@@ -25,8 +22,6 @@ from itta.algorithms import Algorithm
 from itta.data import load_dataset
 from itta.data.dataset import DomainDataset, JoinedImages, split
 from itta.data.streams import draw_order
-from itta.errors import InputError
-from itta.files import replace_text
 from itta.records import append_lines, read_lines
 from itta.run.train import train
 from itta.seeds import derive_seed
@@ -216,26 +211,14 @@ def main(options: Options) -> None:
             append_lines(file, [row._asdict() for row in rows])
             print(folder.name, f"{np.mean([r.gain for r in rows if r.method == 'itta+']):+.2f}", flush=True)
         found += [Row(**values) for values in read_lines(file)]
-    write(options.records / "itta_plus_grid.csv", [row for row in found if is_method(row.method)])
+    write_rows(options.records / "itta_plus_grid.csv", [row for row in found if is_method(row.method)], Row._fields)
     parts = [row for row in found if row.batch == 16 and (row.method == "itta+" or not is_method(row.method))]
-    write(options.records / "itta_plus_ablation.csv", parts)
+    write_rows(options.records / "itta_plus_ablation.csv", parts, Row._fields)
 
 
 def is_method(name: str) -> bool:
     return name in ("itta+", "t3a", "lame", "guarded t3a", "guarded lame")
 
 
-def write(path: Path, rows: list[Row]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Row._fields)
-    writer.writerows(rows)
-    replace_text(path, text.getvalue())
-
-
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    try:
-        main(tyro.cli(Options, prog="python -m benchmarks.itta_plus_grid", description=__doc__))
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    run_command("itta_plus_grid", main, Options(), __doc__)

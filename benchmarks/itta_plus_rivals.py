@@ -5,20 +5,18 @@ Each method runs on the network itself: a stream of 300 images at 64 px takes ab
 itta_plus_rivals.csv to docs/results/records.
 """
 
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-import tyro
 
 from benchmarks import itta_plus_grid
-from benchmarks.itta_plus_grid import Row, Stream, models, named, streams, trips, write
+from benchmarks.command import run_command, write_rows
+from benchmarks.itta_plus_grid import Row, Stream, models, named, streams, trips
 from itta.adapters import adapt
 from itta.algorithms import Algorithm
 from itta.data.loaders import stream as batches_of
-from itta.errors import InputError
 from itta.records import append_lines, read_lines
 from itta.store.model import load
 from itta.trial import Trial
@@ -73,12 +71,8 @@ def main(options: Options) -> None:
     for _, folder, _ in models(replace(options.grid, seeds=3, training=("erm", "itta"))):
         file = options.grid.out / "rivals" / f"{folder.name}.jsonl"
         found += [Row(**values) for values in read_lines(file)] if file.is_file() else []
-    write(options.grid.records / "itta_plus_rivals.csv", found)
+    write_rows(options.grid.records / "itta_plus_rivals.csv", found, Row._fields)
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    try:
-        main(tyro.cli(Options, prog="python -m benchmarks.itta_plus_rivals", description=__doc__))
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    run_command("itta_plus_rivals", main, Options(), __doc__)

@@ -9,10 +9,7 @@ is the smallest value that no stream of one domain exceeds. The network runs onc
 same command continues after an interruption. The tried values go to a CSV file, the chosen ones to a JSON file.
 """
 
-import csv
-import io
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, product
@@ -22,9 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import tyro
 from torch import Tensor
 
+from benchmarks.command import run_command, write_rows
 from benchmarks.replay import Kept, Looked, Variant, diagnose, itta_plus, keep, look, points, preferred
 from itta.adapters.diagnosis import Rules
 from itta.adapters.target_style import flat_styles
@@ -32,7 +29,6 @@ from itta.algorithms import Algorithm
 from itta.data import load_dataset
 from itta.data.dataset import DomainDataset, JoinedImages, split
 from itta.data.streams import draw_order
-from itta.errors import InputError
 from itta.files import replace_text
 from itta.records import append_lines, read_lines
 from itta.run.source_data import class_shares
@@ -219,18 +215,10 @@ def choose(found: list[Evidence], folder: Path) -> tuple[dict[str, Any], list[Tr
 
 def main(options: Options) -> None:
     chosen, tried = choose(list(collect(options)), options.out / "tried")
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Tried._fields)
-    writer.writerows(tried)
-    replace_text(options.records / "itta_plus_selection.csv", text.getvalue())
+    write_rows(options.records / "itta_plus_selection.csv", tried, Tried._fields)
     replace_text(options.records / "itta_plus_selection.json", json.dumps(chosen, indent=2) + "\n")
     print(json.dumps(chosen))
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    try:
-        main(tyro.cli(Options, prog="python -m benchmarks.itta_plus_selection", description=__doc__))
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    run_command("itta_plus_selection", main, Options(), __doc__)

@@ -5,15 +5,13 @@ records.
 """
 
 import csv
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-import tyro
-
+from benchmarks.command import run_command
 from benchmarks.itta_plus_grid import BATCHES, DOMAINS, ORDERS, UNEQUAL, Row
 from itta.errors import InputError
 from itta.files import replace_text
@@ -238,7 +236,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(Options, prog="python -m benchmarks.itta_plus_tables", description=__doc__))
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    run_command("itta_plus_tables", main, Options(), __doc__)

@@ -8,9 +8,6 @@ candidates.
 python -m benchmarks.recipe_selection --data PACS
 """
 
-import csv
-import io
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +17,10 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 import numpy as np
-import tyro
 
+from benchmarks.command import run_command, write_rows
 from itta.data import load_dataset
 from itta.data.dataset import DomainDataset
-from itta.files import replace_text
 from itta.run.source_data import without_stand_ins
 from itta.run.train import TrainingResult, train
 from itta.trial import Trial
@@ -151,13 +147,9 @@ def between_seeds(rows: list[Row]) -> str:
 
 def main(options: Options) -> None:
     rows = list(measure(options))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([Row._fields, *rows])
-    replace_text(options.records / "recipe_selection.csv", text.getvalue())
+    write_rows(options.records / "recipe_selection.csv", rows, Row._fields)
     print(*table(rows), sep="\n")
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))
-    sys.exit(0)
+    run_command("recipe_selection", main, Options(), __doc__)
