@@ -7,7 +7,7 @@ The same command continues after an interruption.
 python -m benchmarks.corruption_grid --data PACS emoji
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -90,14 +90,17 @@ def adapted_accuracy(model: Algorithm, name: str, x: Tensor, y: Tensor, batch_si
     return round(100 * right / len(y), 2)
 
 
-def rows_of(trial: Trial, model: Algorithm, dataset: DomainDataset, options: Options) -> Iterator[Row]:
-    """Run every adapter on the images as they are, and on every corruption and strength."""
+def rows_of(
+    trial: Trial, model: Algorithm, dataset: DomainDataset, options: Options, known: Sequence[Row]
+) -> Iterator[Row]:
+    """Run every adapter on the images as they are, and on every corruption and strength; leave out known rows."""
     x, y = held_out(dataset, trial, options.images)
+    done = {row[3:6] for row in known}
     cases: list[tuple[str, float]] = [("none", 0.0), *product(CORRUPTIONS, STRENGTHS)]
     for kind, strength in cases:
         generator = torch.Generator().manual_seed(derive_seed(trial.trial_seed, kind, strength))
         damaged = CORRUPTIONS[kind](x, strength, generator) if strength else x
-        for name in options.adapters:
+        for name in (name for name in options.adapters if (kind, strength, name) not in done):
             hit = adapted_accuracy(model, name, damaged, y, options.batch_size)
             yield Row(Path(trial.dataset).name, trial.bn, trial.trial_seed, kind, strength, name, hit)
 
@@ -119,13 +122,14 @@ def tables(rows: list[Row]) -> Iterator[str]:
 def main(options: Options) -> None:
     found: list[Row] = []
     for trial, folder, dataset in models(options):
+        with without_stand_ins():
+            train(trial, folder, dataset)  # a finished training is not repeated
         file = options.out / f"{folder.name}.jsonl"
-        if not file.is_file():
-            with without_stand_ins():
-                train(trial, folder, dataset)
-            rows = list(rows_of(trial, load(folder), dataset, options))
-            append_lines(file, [row._asdict() for row in rows])
-        found += [Row(**values) for values in read_lines(file)]
+        known = [Row(**values) for values in read_lines(file)] if file.is_file() else []
+        for row in rows_of(trial, load(folder), dataset, options, known):
+            append_lines(file, [row._asdict()])
+            known.append(row)
+        found += known
     write_rows(options.records / "corruption_grid.csv", found, Row._fields)
     print(*tables(found), sep="\n")
 

@@ -39,6 +39,8 @@ class Options:
     kills: int = 50  # SIGKILLs in all
     seed: int = 0  # of the moments and the victims
     steps: int = 60  # of each training
+    data: str = "emoji"
+    target: str = "noto-mono"
     folder: Path | None = None  # to work in; a temporary one if not given
     json: bool = False  # print one JSON object and nothing else
 
@@ -55,23 +57,11 @@ class Found:
 def commands(options: Options, model: Path) -> dict[str, Callable[[Path], list[str]]]:
     """Return the words of each verb for an output folder; tune and export work on a copy of the model there."""
     steps = ("--steps", str(options.steps), "--eval-every", "5")
-    train = (
-        "train",
-        "emoji",
-        "--target",
-        "noto-mono",
-        *TINY,
-        *steps,
-        "--no-page",
-        "--no-stand-ins",
-        "--algorithm",
-        "erm",
-        "--json",
-    )
-    search = ("--algorithms", "erm", "--targets", "noto-mono", "--hparams-seeds", "2", "--trial-seeds", "1")
-    sweep = ("sweep", "emoji", *TINY, *steps, *search, "--adapters", "t3a", "--slots", "1", "--json")
+    train = ("train", options.data, "--target", options.target, *TINY, *steps, "--algorithm", "erm")
+    search = ("--algorithms", "erm", "--targets", options.target, "--hparams-seeds", "2", "--trial-seeds", "1")
+    sweep = ("sweep", options.data, *TINY, *steps, *search, "--adapters", "t3a", "--slots", "1", "--json")
     return {
-        "train": lambda out: [*train, "--out", str(out)],
+        "train": lambda out: [*train, "--no-page", "--no-stand-ins", "--json", "--out", str(out)],
         "sweep": lambda out: [*sweep, "--out", str(out)],
         "tune": lambda out: ["tune", str(out / "model"), "--adapter", "t3a", "--threads", "1", "--json"],
         "export": lambda out: ["export", str(out / "model"), "--torch", str(out / "m.pt2"), "--threads", "1", "--json"],
@@ -159,10 +149,9 @@ def measure(options: Options, folder: Path) -> Found:
     found, rng, begun = Found(), random.Random(options.seed), time.monotonic()
     model = folder / "model"
     verbs = commands(options, model)
-    finish(verbs["train"](model), folder / "train.log")
     left = options.kills
     for i, (verb, words) in enumerate(verbs.items()):
-        peace = folder / f"{verb}-peace"
+        peace = model if verb == "train" else folder / f"{verb}-peace"  # tune and export use the model
         prepare(verb, peace, model)
         started = time.monotonic()
         finish(words(peace), folder / f"{verb}.log")

@@ -294,11 +294,12 @@ def test_effects_of_deviations(load):
 
 
 @pytest.mark.slow
-def test_verbs_survive_kills(load, tmp_path):
+def test_verbs_survive_kills(load, photos, tmp_path):
     kills = load("random_kills")
-    found = kills.measure(kills.Options(kills=4, steps=5, json=True), tmp_path)
+    options = kills.Options(kills=4, steps=5, data=str(photos), target="night", json=True)
+    found = kills.measure(options, tmp_path)
     assert found.wrong == []
     assert sum(found.kills.values()) == 4
     assert all(found.compared[verb] >= 1 for verb in ("train", "sweep", "tune", "export"))
-    (tmp_path / "train-peace" / "model.safetensors").write_bytes(b"another")
-    assert kills.results("train", tmp_path / "train-peace") != kills.results("train", tmp_path / "train-0")
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"another")
+    assert kills.results("train", tmp_path / "model") != kills.results("train", tmp_path / "train-0")

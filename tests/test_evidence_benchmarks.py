@@ -81,5 +81,8 @@ def test_damaged_images_are_measured_on_both_grounds(tmp_path, monkeypatch, caps
     assert len(rows) == 2 * 2 * (1 + len(corruption_grid.CORRUPTIONS))
     assert "| live | t3a |" in printed
     assert "strength 1" in printed
+    kept = tmp_path / "out" / "emoji-live-0.jsonl"
+    kept.write_text("".join(kept.read_text().splitlines(keepends=True)[:-3]))  # as if it had been killed
     corruption_grid.main(options)
     assert capsys.readouterr().out == printed
+    assert list(csv.DictReader((tmp_path / "corruption_grid.csv").read_text().splitlines())) == rows

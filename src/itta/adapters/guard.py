@@ -27,8 +27,6 @@ from itta.nn.device import device_of
 from itta.nn.optimizer import with_prefix, without_prefix
 
 LOG = 1000  # interventions kept in full; the counts go on
-
-
 NO_BUDGET = 1e9  # more answers than any stream has
 
 

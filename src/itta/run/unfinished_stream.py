@@ -88,9 +88,7 @@ class UnfinishedStream:
             return
         began = time.monotonic()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        arrays = {
-            name: torch.from_numpy(getattr(answers, name)[:, : answers.done]) for name in ("predictions", "confidence")
-        }
+        arrays = {name: torch.from_numpy(getattr(answers, name)[:, : answers.done]) for name in ARRAYS}
         state = {k: v.detach().clone() for k, v in adapter.state_dict().items()}  # safetensors refuses shared memory
         facts = Facts(self.command, answers.done, (float(answers.seconds[0]), float(answers.seconds[1])))
         save_tensors(self.path, {**arrays, **with_prefix("adapter.", state)}, asdict(facts))

@@ -48,9 +48,9 @@ def train(
 
     ``data`` is a name, a folder root/domain/class/image, a `DomainDataset`, or a dict of torch datasets by domain.
     ``backbone`` is a name, an instance, or a class or function that makes one. The settings are the fields of
-    `TrainSettings`, ``recipe`` (quick, full, or auto), ``seed``, ``eval_every``, ``report``, ``device`` (auto, cpu,
-    cuda, cuda:N or mps), ``precision`` (float32 or bf16), and hyper-parameters of the method; those that are not given
-    are the recipe's. With ``out`` the model is kept in that directory, and a training that was interrupted goes on.
+    `TrainSettings`, ``recipe`` (quick, full, none or auto), ``seed``, ``eval_every``, ``report``, ``device`` (auto,
+    cpu, cuda, cuda:N or mps), ``precision`` (float32 or bf16), and hyper-parameters of the method; those that are not
+    given are the recipe's. With ``out`` the model is kept in that directory, and an interrupted training goes on.
     """
     known = {f.name for f in fields(TrainSettings)}
     seed, precision = settings.pop("seed", 0), settings.pop("precision", "float32")
