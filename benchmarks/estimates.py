@@ -17,6 +17,7 @@ import torch
 
 from benchmarks.command import run_command, write_rows
 from benchmarks.itta_plus_grid import Options, Stream, models, streams
+from benchmarks.quick_models import name_of
 from itta.adapters import adapt
 from itta.algorithms import Algorithm
 from itta.data.dataset import DomainDataset, split
@@ -25,7 +26,6 @@ from itta.estimators import ESTIMATORS, Witness, estimate_from
 from itta.estimators.base import Evidence
 from itta.models.stand_ins import StandIns
 from itta.run.source_data import collect_stand_ins
-from itta.run.train import train
 from itta.store.model import load
 from itta.trial import Trial
 
@@ -128,15 +128,11 @@ def rows_of(trial: Trial, trained: Algorithm, known: StandIns | None, kept: Answ
 
 def measure(options: Options) -> Iterator[Row]:
     for trial, folder, dataset in models(options):
-        if not (folder / "model.json").is_file():
-            if options.trained_only:
-                continue
-            train(trial, folder, dataset)
         trained = load(folder)
         known = known_stand_ins(options.out, folder, trained, dataset, trial)
         stream = next(s for s in streams(trial, dataset, options.images) if (s.kind, s.batch) == ("iid", 16))
         yield from rows_of(trial, trained, known, kept_answers(options.out, folder, trained, stream))
-        print(folder.name, file=sys.stderr, flush=True)
+        print(name_of(trial), file=sys.stderr, flush=True)
 
 
 def tables(rows: list[Row]) -> str:

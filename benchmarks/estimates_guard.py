@@ -18,6 +18,7 @@ from torch import Tensor
 from benchmarks.command import run_command, write_rows
 from benchmarks.estimates import kept_answers, known_stand_ins, write_tensors
 from benchmarks.itta_plus_grid import Options, Stream, models, streams
+from benchmarks.quick_models import name_of
 from itta.adapters import adapt
 from itta.adapters.diagnosis import Diagnosis, Rules
 from itta.adapters.estimated_gain import Tally
@@ -66,8 +67,6 @@ def watch_stream(trained: Algorithm, tally: Tally, before: Tensor, after: Tensor
 
 def measure(options: Options) -> Iterator[Row]:
     for trial, folder, dataset in models(options):
-        if not (folder / "model.json").is_file():
-            continue
         trained = load(folder)
         known = known_stand_ins(options.out, folder, trained, dataset, trial)
         stream = next(s for s in streams(trial, dataset, options.images) if (s.kind, s.batch) == ("iid", BATCH))
@@ -81,7 +80,7 @@ def measure(options: Options) -> Iterator[Row]:
             highest, at = watch_stream(trained, Tally(known), kept["before"], after)
             where = (Path(trial.dataset).name, trial.test_domains[0], trial.trial_seed, method)
             yield Row(*where, round(100 * changed, 1), round(100 * gain, 2), round(highest, 3), at)
-        print(folder.name, file=sys.stderr, flush=True)
+        print(name_of(trial), file=sys.stderr, flush=True)
 
 
 def table(rows: list[Row]) -> str:

@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -23,16 +22,13 @@ from benchmarks.command import run_command, write_rows
 from benchmarks.estimates import evidence_of, kept_answers, known_stand_ins
 from benchmarks.itta_plus_grid import Stream
 from benchmarks.itta_plus_selection import Options as PairOptions
-from benchmarks.itta_plus_selection import pair_models
-from itta.data.dataset import DomainDataset
+from benchmarks.quick_models import name_of, quick_models
 from itta.estimators.base import Evidence
 from itta.estimators.combined import Combined, Settings
 from itta.files import replace_text
 from itta.models.stand_ins import StandIns
-from itta.run.train import train
 from itta.seeds import derive_seed
 from itta.store.model import load
-from itta.trial import Trial
 
 SUPPORTS = ("support", "support of restyled", "support of prototypes", "support of neighbours")
 ALONE = ("confidence", "atc", "nuclear norm", "skew", "diversity", *SUPPORTS)
@@ -64,28 +60,17 @@ class Tried:
     bias: float
 
 
-def all_models(options: Options) -> Iterator[tuple[Trial, Path, DomainDataset, list[str]]]:
-    """The models of two domains, with every seed; trained if they are missing."""
-    for trial, first, dataset, others in pair_models(options):
-        for seed in range(options.seeds):
-            folder = first.with_name(first.name.replace("-0-erm", f"-{seed}-erm"))
-            own = replace(trial, trial_seed=seed)
-            if not (folder / "model.json").is_file():
-                train(own, folder, dataset)
-            yield own, folder, dataset, others
-
-
 def collect(options: Options) -> Iterator[Cell]:
-    for trial, folder, dataset, others in all_models(options):
+    for trial, folder, dataset in quick_models(options, seeds=options.seeds, pairs=True):
         trained = load(folder)
         known = known_stand_ins(options.out, folder, trained, dataset, trial)
         assert known is not None
-        for target in others:
+        for target in trial.test_domains:
             domain = dataset.domain(target)
             drawn = np.random.RandomState(derive_seed(trial.trial_seed, "grid", target)).permutation(len(domain))
             stream = Stream(f"estimate@{target}", 16, 0, domain, drawn[: options.images])
             kept = kept_answers(options.out, folder, trained, stream, ("itta+",))
-            yield Cell(f"{folder.name}@{target}", evidence_of(trained, kept, "itta+"), known, kept["labels"])
+            yield Cell(f"{name_of(trial)}@{target}", evidence_of(trained, kept, "itta+"), known, kept["labels"])
 
 
 def errors(cells: list[Cell], settings: Settings) -> np.ndarray:

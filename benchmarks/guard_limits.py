@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.command import run_command, write_rows
 from benchmarks.itta_plus_selection import Options as PairOptions
-from benchmarks.itta_plus_selection import pair_models
+from benchmarks.quick_models import name_of, quick_models
 from benchmarks.replay import Kept, features_model, look, points, run
 from itta.adapters import adapt
 from itta.algorithms import Algorithm
@@ -53,10 +53,10 @@ class Options:
 
 def streams(options: PairOptions) -> Iterator[tuple[str, Algorithm, dict[str, Kept]]]:
     """Yield the cell, the model, and labels, logits and features along each order; they are kept in a file."""
-    for _, folder, dataset, others in pair_models(options):
+    for trial, folder, dataset in quick_models(options, pairs=True):
         trained = load(folder)
-        for target in others:
-            file = options.out / "guard" / f"{folder.name}@{target}.pt"
+        for target in trial.test_domains:
+            file = options.out / "guard" / f"{name_of(trial)}@{target}.pt"
             if not file.is_file():
                 domain = dataset.domain(target)
                 drawn = np.random.RandomState(derive_seed(0, "grid", target)).permutation(len(domain))

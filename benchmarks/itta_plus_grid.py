@@ -15,15 +15,14 @@ import numpy as np
 import torch
 
 from benchmarks.command import run_command, write_rows
+from benchmarks.quick_models import ModelOptions, name_of, quick_models
 from benchmarks.replay import Kept, Variant, features_model, judge, keep, look, points, run
 from itta.adapters import Adapter, adapt
 from itta.adapters.itta_plus import ANSWERS
 from itta.algorithms import Algorithm
-from itta.data import load_dataset
 from itta.data.dataset import DomainDataset, JoinedImages, split
 from itta.data.streams import draw_order
 from itta.records import append_lines, read_lines
-from itta.run.train import train
 from itta.seeds import derive_seed
 from itta.store.model import load
 from itta.trial import Trial
@@ -36,21 +35,12 @@ FEW = 200  # images of each domain, where there are several
 
 
 @dataclass(frozen=True)
-class Options:
-    out: Path = Path("grid")  # models, their outputs, and rows
-    records: Path = Path("docs/results/records")  # for the CSV files
-    data: tuple[str, ...] = ("emoji", "PACS")  # "emoji", or folders root/domain/class/image
+class Options(ModelOptions):
+    out: Path = Path("grid")  # outputs of the models, and rows
     training: tuple[str, ...] = ("erm", "itta")  # algorithms
     seeds: int = 3  # of model, images and stream
     images: int = 600  # of each target, drawn at random
-    steps: int = 150  # of training
-    batch_size: int = 12  # images of each source domain in a training step
-    lr: float = 2e-4  # of training
-    image_size: int = 64
-    backbone: str = "efficientnet_lite0"
-    weights: str = "imagenet"
     ablation: int = 1  # seeds with the ablation
-    trained_only: bool = False  # leave out models that are not there yet, instead of training them
 
 
 class Stream(NamedTuple):
@@ -107,19 +97,7 @@ def variants() -> dict[str, Variant]:
 
 
 def models(options: Options) -> Iterator[tuple[Trial, Path, DomainDataset]]:
-    for seed in range(options.seeds):
-        for training in options.training:
-            for data in options.data:
-                dataset = load_dataset(data, image_size=options.image_size)
-                for target in dataset.domains:
-                    sources = tuple(d for d in dataset.domains if d != target)
-                    trial = Trial(
-                        data, training, sources, (target,), trial_seed=seed, steps=options.steps,
-                        backbone=options.backbone, weights=options.weights, image_size=options.image_size,
-                        augment=False, overrides={"lr": options.lr, "batch_size": options.batch_size},
-                    )  # fmt: skip
-                    own = "" if training == "itta" else f"-{training}"
-                    yield trial, options.out / "runs" / f"{Path(data).name}-{target}-{seed}{own}", dataset
+    return quick_models(options, options.training, options.seeds)
 
 
 def streams(trial: Trial, dataset: DomainDataset, images: int) -> Iterator[Stream]:
@@ -200,16 +178,12 @@ def trips(adapter: Adapter) -> str:
 def main(options: Options) -> None:
     found: list[Row] = []
     for trial, folder, dataset in models(options):
-        if not (folder / "model.json").is_file():
-            if options.trained_only:
-                continue
-            train(trial, folder, dataset)
         file = options.out / "replayed" / f"{folder.name}.jsonl"
         if not file.is_file():
             rows = list(adapt_model(trial, folder, dataset, options))
             file.parent.mkdir(parents=True, exist_ok=True)
             append_lines(file, [row._asdict() for row in rows])
-            print(folder.name, f"{np.mean([r.gain for r in rows if r.method == 'itta+']):+.2f}", flush=True)
+            print(name_of(trial), f"{np.mean([r.gain for r in rows if r.method == 'itta+']):+.2f}", flush=True)
         found += [Row(**values) for values in read_lines(file)]
     write_rows(options.records / "itta_plus_grid.csv", [row for row in found if is_method(row.method)], Row._fields)
     parts = [row for row in found if row.batch == 16 and (row.method == "itta+" or not is_method(row.method))]

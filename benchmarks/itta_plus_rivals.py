@@ -14,6 +14,7 @@ import torch
 from benchmarks import itta_plus_grid
 from benchmarks.command import run_command, write_rows
 from benchmarks.itta_plus_grid import Row, Stream, models, named, streams, trips
+from benchmarks.quick_models import name_of
 from itta.adapters import adapt
 from itta.algorithms import Algorithm
 from itta.data.loaders import stream as batches_of
@@ -51,8 +52,6 @@ def main(options: Options) -> None:
     found: list[Row] = []
     for batch in options.batches:
         for trial, folder, dataset in models(options.grid):
-            if not (folder / "model.json").is_file():
-                continue
             file = options.grid.out / "rivals" / f"{folder.name}.jsonl"
             file.parent.mkdir(parents=True, exist_ok=True)
             known = [Row(**values) for values in read_lines(file)] if file.is_file() else []
@@ -67,7 +66,7 @@ def main(options: Options) -> None:
                     row = run_stream(trial, trained, stream, method, guard)
                     append_lines(file, [row._asdict()])
                     taken = time.perf_counter() - start
-                    print(folder.name, row.kind, batch, row.method, f"{row.gain:+.1f} {taken:.0f} s", flush=True)
+                    print(name_of(trial), row.kind, batch, row.method, f"{row.gain:+.1f} {taken:.0f} s", flush=True)
     for _, folder, _ in models(replace(options.grid, seeds=3, training=("erm", "itta"))):
         file = options.grid.out / "rivals" / f"{folder.name}.jsonl"
         found += [Row(**values) for values in read_lines(file)] if file.is_file() else []

@@ -12,7 +12,7 @@ same command continues after an interruption. The tried values go to a CSV file,
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -22,17 +22,16 @@ import torch
 from torch import Tensor
 
 from benchmarks.command import run_command, write_rows
+from benchmarks.quick_models import ModelOptions, name_of, quick_models
 from benchmarks.replay import Kept, Looked, Variant, diagnose, itta_plus, keep, look, points, preferred
 from itta.adapters.diagnosis import Rules
 from itta.adapters.target_style import flat_styles
 from itta.algorithms import Algorithm
-from itta.data import load_dataset
 from itta.data.dataset import DomainDataset, JoinedImages, split
 from itta.data.streams import draw_order
 from itta.files import replace_text
 from itta.records import append_lines, read_lines
 from itta.run.source_data import class_shares
-from itta.run.train import train
 from itta.seeds import derive_seed
 from itta.store.model import load
 from itta.trial import Trial
@@ -54,17 +53,9 @@ EARLIER = {"correction": 1.0, "stays": (0.5, 0.95), "low": 1.5, "high": 4.0}  # 
 
 
 @dataclass(frozen=True)
-class Options:
-    out: Path = Path("grid")  # models, and their outputs along the streams
-    records: Path = Path("docs/results/records")  # for the CSV and the JSON file
-    data: tuple[str, ...] = ("emoji", "PACS")  # "emoji", or folders root/domain/class/image
+class Options(ModelOptions):
+    out: Path = Path("grid")  # outputs of the models along the streams
     images: int = 600  # of each domain
-    steps: int = 150  # of training
-    batch_size: int = 12  # images of each source domain in a training step
-    lr: float = 2e-4  # of training
-    image_size: int = 64
-    backbone: str = "efficientnet_lite0"
-    weights: str = "imagenet"
 
 
 class Evidence(NamedTuple):
@@ -97,36 +88,16 @@ class Tried(NamedTuple):
     recurring: float
 
 
-def pair_models(options: Options) -> Iterator[tuple[Trial, Path, DomainDataset, list[str]]]:
-    """A model of every two domains, trained if it is missing: trial, folder, data, and the other domains."""
-    for data in options.data:
-        dataset = load_dataset(data, image_size=options.image_size)
-        for pair in combinations(dataset.domains, 2):
-            others = [d for d in dataset.domains if d not in pair]
-            folder = options.out / "runs" / f"{Path(data).name}-from-{pair[0]}+{pair[1]}-0-erm"
-            trial = trial_of(options, data, pair, others[0])
-            if not (folder / "model.json").is_file():
-                train(trial, folder, dataset)
-            yield trial, folder, dataset, others
-
-
 def collect(options: Options) -> Iterator[Evidence]:
-    for trial, folder, dataset, others in pair_models(options):
-        for target in others:
-            file = options.out / "evidence" / f"{folder.name}@{target}.pt"
+    for trial, folder, dataset in quick_models(options, pairs=True):
+        for target in trial.test_domains:
+            file = options.out / "evidence" / f"{name_of(trial)}@{target}.pt"
             if not file.is_file():
                 file.parent.mkdir(parents=True, exist_ok=True)
                 found = look_along(load(folder), dataset, trial, target, options.images)
                 torch.save([tuple(e._replace(cell=file.stem)) for e in found], file.with_suffix(".tmp"))
                 file.with_suffix(".tmp").replace(file)
             yield from (Evidence(*values) for values in torch.load(file, weights_only=True))
-
-
-def trial_of(options: Options, data: str, pair: tuple[str, str], target: str) -> Trial:
-    return Trial(
-        data, "erm", pair, (target,), steps=options.steps, backbone=options.backbone, weights=options.weights,
-        image_size=options.image_size, augment=False, overrides={"lr": options.lr, "batch_size": options.batch_size},
-    )  # fmt: skip
 
 
 def look_along(

@@ -33,11 +33,13 @@ class Candidate:
     training: Mapping[str, Any] = field(default_factory=dict)
     method: Mapping[str, Any] = field(default_factory=dict)
     seeds: int = 1
+    algorithm: str = "erm"
 
 
 START = Candidate({"steps": 150, "image_size": 64}, {"lr": 2e-4, "batch_size": 12}, seeds=3)
 STEADY = {"steps": 225, "image_size": 64, "head_start": True, "warmup": 50, "average": 0.95}
 FEW = {"lr": 2e-4, "batch_size": 8}
+RARELY = {**FEW, "align_every": 5}  # f_w learns in every fifth step
 
 
 CANDIDATES = {
@@ -47,6 +49,12 @@ CANDIDATES = {
     "quick without head start": Candidate({**STEADY, "head_start": False}, FEW),
     "quick without average": Candidate({**STEADY, "average": 0.0}, FEW),
     "quick with lr 1e-4": Candidate(STEADY, {**FEW, "lr": 1e-4}),
+    "consistency": Candidate(STEADY, FEW, algorithm="consistency"),
+    "itta": Candidate(STEADY, FEW, algorithm="itta"),
+    "itta, every 5": Candidate(STEADY, RARELY, algorithm="itta"),
+    "itta, every 5, f_w × 10": Candidate(STEADY, {**RARELY, "fw_lr_scale": 1.0}, algorithm="itta"),
+    "itta, every 5, α 0.1": Candidate(STEADY, {**RARELY, "alpha": 0.1}, algorithm="itta"),
+    "itta, every 5, α 10": Candidate(STEADY, {**RARELY, "alpha": 10.0}, algorithm="itta"),
 }
 
 
@@ -101,7 +109,7 @@ def run(options: Options, case: Case, dataset: DomainDataset) -> TrainingResult:
     candidate = CANDIDATES[case.candidate]
     others = tuple(d for d in dataset.domains if d not in case.sources)
     trial = Trial(
-        case.data, "erm", case.sources, others, trial_seed=case.seed, overrides=candidate.method,
+        case.data, candidate.algorithm, case.sources, others, trial_seed=case.seed, overrides=candidate.method,
         **candidate.training,
     )  # fmt: skip
     folder, began = options.out / "runs" / trial.key, time.monotonic()
