@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import itta
 from itta.cli import main
 from itta.data import open_data
 from itta.data.target import open_target
 from itta.run import job as module
+from itta.run import workbench
 from itta.run.job import Job, perform
 from itta.settings import DataAccess
 from itta.store.model import read_description
@@ -57,6 +59,34 @@ def test_digits_are_dealt_by_the_seed_of_the_trial_everywhere(tmp_path: Path, mo
     assert not any(set(target.images.names) & trained[domain] for domain in trial.train_domains)
     other = open_data(replace(trial, trial_seed=0), access)
     assert set(other.domain("75").names) != trained["75"]  # another seed deals otherwise
+
+
+def test_the_library_deals_digits_as_the_command_line_does(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("ITTA_DATA", str(write_digits(tmp_path / "data")))
+    seen, real = [], workbench.open_domains
+
+    def open_domains(*given):
+        seen.append(real(*given))
+        return seen[-1]
+
+    monkeypatch.setattr(workbench, "open_domains", open_domains)
+    tiny = {"backbone": "small_cnn", "weights": "none", "image_size": 16, "steps": 1, "batch_size": 4}
+    made = itta.train("RotatedMNIST", "erm", "75", tmp_path / "run", seed=1, **tiny)
+    itta.evaluate(made.model, "RotatedMNIST", "75")
+    itta.evaluate(itta.load(tmp_path / "run"), "RotatedMNIST", "75")
+    target = open_target("RotatedMNIST", read_description(tmp_path / "run").expected)
+    assert len(seen) == 3
+    for dataset in seen:
+        assert set(dataset.domain("75").names) == set(target.images.names)
+
+
+def test_the_library_holds_out_identities_on_demand(tmp_path: Path) -> None:
+    tiny = {"backbone": "small_cnn", "weights": "none", "image_size": 16, "steps": 1, "batch_size": 4}
+    made = itta.train("emoji", "erm", "noto-mono", tmp_path / "run", strict=True, seed=2, **tiny)
+    found = itta.evaluate(made.model, "emoji", "noto-mono").outcomes["noto-mono"]
+    target = open_target("emoji", read_description(tmp_path / "run").expected, "noto-mono")
+    assert len(found.labels) == len(target.indices) < len(target.images)
+    assert found.accuracy == made.accuracy["noto-mono"]["all"]
 
 
 @pytest.fixture

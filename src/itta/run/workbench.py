@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from itta.adapters import Adapter, adapt
 from itta.algorithms import Algorithm
-from itta.data import load_dataset
+from itta.data import open_dataset
 from itta.data.class_order import in_class_order
-from itta.data.dataset import DomainDataset, Images
+from itta.data.dataset import DomainDataset, Images, target_indices
 from itta.data.folder import list_images
 from itta.data.folder_images import FolderImages
 from itta.data.torch_datasets import DatasetImages, from_torch
@@ -58,7 +58,8 @@ def train(
     recipe = find_recipe(settings.pop("recipe", "auto"), resolve_device(how.device).type)
     report: ReportProgress = settings.pop("report", silent)
     followed = follow(recipe, {name: settings.pop(name) for name in known & settings.keys()})
-    dataset = open_domains(data, followed.image_size, followed.allow_missing_classes)
+    followed.check()
+    dataset = open_domains(data, followed, seed)
     method = algorithm if isinstance(algorithm, str) else class_name(algorithm)
     targets = (target,) if isinstance(target, str) else tuple(target)
     for name in targets:
@@ -95,16 +96,20 @@ def evaluate(
     """Measure an adapter, or a model as it is, on each domain of the data; it starts anew for each.
 
     ``domain`` names the domains to use; all without it. ``against`` is another adapter or model, usually the model
-    without adaptation, to be shown beside it.
+    without adaptation, to be shown beside it. ``seed`` orders the images. Data known by name are split as they were
+    for the training of the model.
     """
     chosen = as_adapter(adapter)
     model = chosen.model
-    dataset = in_class_order(open_domains(data, model.image_size, True, model.classes), model.classes)
+    trial = Trial.from_json(model.about["trial"]) if "trial" in model.about else None
+    strict, split_seed = (trial.strict, trial.trial_seed) if trial else (False, 0)
+    expected = TrainSettings(image_size=model.image_size, strict=strict, allow_missing_classes=True)
+    dataset = in_class_order(open_domains(data, expected, split_seed, model.classes), model.classes)
     domains = ((domain,) if isinstance(domain, str) else tuple(domain)) or tuple(dataset.domains)
-    parts = {name: dataset.domain(name) for name in domains}
+    rows = {name: target_indices(dataset, name, split_seed) for name in domains}
 
     def run(one: Adapter) -> dict[str, Any]:
-        return {d: scoring.evaluate(one, part, np.arange(len(part)), batch_size, seed) for d, part in parts.items()}
+        return {d: scoring.evaluate(one, dataset.domain(d), rows[d], batch_size, seed) for d in domains}
 
     return Evaluation(chosen.name, run(chosen), {} if against is None else run(as_adapter(against)))
 
@@ -123,17 +128,15 @@ def predict(adapter: nn.Module, data: Any, batch_size: int = 32) -> Predictions:
     return Predictions(chosen.name, tuple(images.names), labels, tuple(confidence.tolist()))
 
 
-def open_domains(
-    data: Data, image_size: int, allow_missing_classes: bool = False, classes: Sequence[str] = ()
-) -> DomainDataset:
+def open_domains(data: Data, settings: TrainSettings, seed: int, classes: Sequence[str] = ()) -> DomainDataset:
     """Open data of any form; ``classes`` name those of torch datasets that do not name them."""
     if isinstance(data, DomainDataset):
         return data
     if isinstance(data, Mapping):
         named = any(hasattr(d, "classes") for d in data.values())
-        return from_torch(data, image_size, () if named else classes)
+        return from_torch(data, settings.image_size, () if named else classes)
     if isinstance(data, (str, Path)):
-        return load_dataset(data, image_size=image_size, allow_missing_classes=allow_missing_classes)
+        return open_dataset(str(data), settings, seed=seed)
     raise InputError(
         f"expected a folder, a DomainDataset or a dict of torch datasets by domain, got {type(data).__name__}: name "
         "the domain, for example {'site-1': dataset}."
