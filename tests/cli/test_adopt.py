@@ -1,6 +1,8 @@
 """itta adopt: a network from elsewhere becomes a model directory that the other verbs take."""
 
 import json
+import shlex
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +14,7 @@ from torch import nn
 
 import itta
 from itta.cli import main
+from itta.data import load_dataset
 from tests.fixtures.networks import sequential_cnn
 
 MODULE = "own_networks:make_model"
@@ -56,6 +59,20 @@ def test_the_directory_holds_weights_and_statistics(adopted: Path, weights: Path
     assert len(model.style_bank) == 36
     assert model.confusions["mean"].shape == (2, 2)
     assert model.about["trial"]["backbone"] == MODULE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", ["my photos", "emoji"])
+def test_the_next_command_works_as_it_stands(
+    data: str, photos: Path, own_networks: ModuleType, tmp_path: Path, run_itta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(photos, "my photos")
+    classes = ("--classes", *load_dataset(data, image_size=16).classes) if data == "emoji" else ()
+    own_networks.make_model = lambda: sequential_cnn(12 if classes else 2)  # type: ignore[attr-defined]
+    words = ("--data", data, "--out", "my model", "--image-size", "16", *classes)
+    (line,) = (w for w in run_itta("adopt", MODULE, *words).splitlines() if w.startswith("next "))
+    assert main([*shlex.split(line)[2:], "--adapter", "source"]) == 0
 
 
 @pytest.mark.slow

@@ -123,9 +123,18 @@ def test_whose_hyper_parameters(flags, lr, drawn, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [(), ("--target", "night sky"), ("--algorithm", "itta")])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        ("--target", "night sky"),
+        ("--algorithm", "itta"),
+        ("--target", "night sky", "--algorithm", "tests.test_extending:SmoothERM"),
+        ("--backbone", "itta.nn.small_cnn:SmallCNN"),
+    ],
+)
 def test_the_next_command_works_as_it_stands(flags, drawn, tmp_path, capsys):
-    """Without a target, with spaces in names, after any algorithm."""
+    """Without a target, with spaces in names, after any algorithm, with classes of the user's own."""
     root = Path(shutil.copytree(drawn, tmp_path / "my photos"))
     (root / "night").rename(root / "night sky")
     assert main(["train", str(root), "--out", str(tmp_path / "my run"), *TINY, "--no-page", *flags]) == 0

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from itta.cli.next_command import next_command
 from itta.cli.screen import Flags, print_json, progress_bars, say, show, use_threads
 from itta.report.tables import Table, percent
 from itta.settings import AdoptSettings, DataAccess
@@ -47,4 +48,4 @@ def adopt(
     say(f"blocks   {', '.join(wired.blocks) or 'none found: name them with --blocks'}")
     say(f"head     {wired.head or 'none found: the features are the logits'}")
     say(f"model    {out}")
-    say(f"next     itta predict {out} IMAGES --module {module}")
+    say(f"next     {next_command(out, data, [*adopted.accuracy], (), access, ['--module', module])}")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from itta.store.model import OwnCode
+    from itta.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -22,3 +23,12 @@ class OwnCodeFlags:
         from itta.store.model import OwnCode
 
         return OwnCode(self.algorithm, self.backbone, self.module)
+
+
+def flags_of_own_classes(trial: "Trial") -> list[str]:
+    """Return the flags with which a later command names the user's own classes of a training."""
+    words = []
+    for flag, name in (("--algorithm", trial.algorithm), ("--backbone", trial.backbone)):
+        if ":" in name.removeprefix("timm:"):  # the files of a model do not make itta import or download it
+            words += [flag, name]
+    return words

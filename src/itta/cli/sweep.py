@@ -1,5 +1,6 @@
 """itta sweep: many trials, and how they stand."""
 
+import shlex
 import sys
 import time
 from dataclasses import replace
@@ -163,10 +164,10 @@ def sweep(
     if elsewhere:
         raise InputError(
             f"another command is running {len(elsewhere)} of {len(done_steps)} trials; the others are done. "
-            f"itta sweep status {out} --watch shows when they are."
+            f"{shlex.join(['itta', 'sweep', 'status', str(out), '--watch'])} shows when they are."
         )
     if not json:
-        say(f"next     itta report {out}")
+        say(f"next     {shlex.join(['itta', 'report', str(out)])}")
 
 
 def sweep_status(

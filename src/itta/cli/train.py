@@ -1,11 +1,12 @@
 """itta train: a model from several domains."""
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from itta.cli.next_command import next_command
+from itta.cli.own_code import flags_of_own_classes
 from itta.cli.screen import (
     Flags,
     NameValues,
@@ -24,7 +25,6 @@ from itta.report.tables import Table, percent
 from itta.settings import ComputeSettings, DataAccess, RunSettings, TrainSettings, check_at_least
 
 if TYPE_CHECKING:
-    from itta.data.dataset import DomainDataset
     from itta.run.train import TrainingResult
     from itta.trial import Trial
 
@@ -128,7 +128,7 @@ def train(
     for file in files:
         say(f"{file.stem:8} {file}")
     say(f"model    {out}")
-    say(f"next     {next_command(out, data, dataset, trial, access)}")
+    say(f"next     {next_command(out, data, sources, target, access, flags_of_own_classes(trial))}")
 
 
 def accuracy_table(result: "TrainingResult", trial: "Trial") -> Table:
@@ -150,15 +150,3 @@ def accuracy_table(result: "TrainingResult", trial: "Trial") -> Table:
         f"{trial.algorithm}: accuracy without adaptation, % (itta report: split in, of the step best on the sources)"
     )
     return Table(title, ["domain", "images", *columns], rows)
-
-
-def next_command(out: Path, data: str, dataset: "DomainDataset", trial: "Trial", access: DataAccess) -> str:
-    """Write a command that works as it stands: adapt to the target, or predict the images if there is none."""
-    words = ["itta", "adapt", str(out), data, "--domain", *trial.test_domains[:1]]
-    if not trial.test_domains and dataset.path is not None:
-        words = ["itta", "predict", str(out), data]
-    elif not trial.test_domains:
-        words += [trial.train_domains[0]]
-    if access.data_root is not None and dataset.path is None:
-        words += ["--data-root", str(access.data_root)]
-    return shlex.join(words)
