@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from itertools import product
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ SMALL_IMAGES = 32  # pixels: up to here the hyper-parameters are those of Domain
 At = Literal["best", "last", "both"]
 Precision = Literal["float32", "bf16"]
 Schedule = Literal["constant", "cosine"]
+RegimeChoice = Literal["auto", Regime]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,7 @@ class TrainSettings:
     """Hold out identities as well as images; only the emoji data name the identity of an image."""
     allow_missing_classes: bool = False
     """Accept domains that lack some classes."""
-    regime: Literal["auto", "large", "small", "domainnet"] = "auto"
+    regime: RegimeChoice = "auto"
     """Defaults and search ranges of the hyper-parameters, as in DomainBed: for large images, for small ones, or for
     DomainNet. auto takes domainnet for DomainNet, small up to 32 pixels, and large otherwise."""
 
@@ -106,8 +108,8 @@ class StreamSettings:
     domain: tuple[str, ...] = ()
     """Target domain; several domains make one stream."""
     order: str = "iid"
-    """Order of the classes: iid (random), sorted (one class after another), dirichlet (clusters), zipf1 or zipf2
-    (unequal classes in random order)."""
+    """Order of the classes: iid (random), sorted (one class after another), dirichlet (clusters), runs (several images
+    of a class at a time), zipf1 or zipf2 (unequal classes in random order)."""
     domains: str = "in_turn"
     """Order of several domains: in_turn, gradual (one fades into the next), mixed, recurring (each several times)."""
     concentration: float = 0.1
@@ -141,7 +143,7 @@ class AdoptSettings:
     std: tuple[float, ...] = ()
     """Deviation of red, green and blue that the network expects images to be divided by."""
     image_size: int = 0
-    """Pixels on each side of an image. Default: as the network says, or 224."""
+    """Pixels on each side of an image; 0 takes the size that the network states, or 224."""
     seed: int = 0
     """Seed of the choice of images."""
     device: str = "auto"
@@ -156,14 +158,16 @@ class Adaptation:
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by adapter
     at: At = "best"  # the step with the best source validation, the last one, or both
     batch_size: int = 32
+    orders: tuple[str, ...] = ("iid",)  # of the classes along the stream
 
     @property
-    def labels(self) -> dict[str, str]:
-        """Name each evaluation by its adapter and settings; map the name to the adapter."""
+    def labels(self) -> dict[str, tuple[str, str]]:
+        """Name each evaluation by its adapter, settings and order; map the name to the adapter and the order."""
         named = {}
-        for adapter in self.adapters:
+        for order, adapter in product(self.orders, self.adapters):
             settings = " ".join(f"{k}={v}" for k, v in sorted(self.settings.get(adapter, {}).items()))
-            named[f"{adapter} {settings} at={self.at} batch={self.batch_size}".replace("  ", " ")] = adapter
+            label = f"{adapter} {settings} at={self.at} batch={self.batch_size}".replace("  ", " ")
+            named[label if order == "iid" else f"{label} order={order}"] = (adapter, order)
         return named
 
 

@@ -5,11 +5,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from itta.schema import Names, Seed, conform
 from itta.seeds import derive_seed
-from itta.settings import Precision, TrainSettings, regime_of
+from itta.settings import Precision, RegimeChoice, TrainSettings, regime_of
 
 # Fields that came after the first release. At these values they do not enter the key, so old keys stay valid.
 LATER: dict[str, Any] = {
@@ -34,7 +34,7 @@ class Trial(TrainSettings):
     test_domains: Names = ()
     hparams_seed: Seed = 0
     trial_seed: Seed = 0
-    regime: Literal["auto", "large", "small", "domainnet"] = field(default="large", kw_only=True)  # auto is resolved
+    regime: RegimeChoice = field(default="large", kw_only=True)  # auto is resolved
     overrides: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     run_seed: int | None = field(default=None, kw_only=True)  # DomainBed's, in a sweep
     precision: Precision = field(default="float32", kw_only=True)  # in which the network computes

@@ -1,6 +1,7 @@
 """itta train: what it prints, and how it takes bad data and flags."""
 
 import json
+import re
 import shlex
 import shutil
 from collections.abc import Callable
@@ -10,9 +11,15 @@ import pytest
 from PIL import Image
 
 import itta
+from itta.adapters.itta import PRESETS as ADAPTER_PRESETS
 from itta.algorithms import ALGORITHMS
+from itta.algorithms.itta import PRESETS
+from itta.catalogue import catalogue
 from itta.cli import VERBS, main
+from itta.data.streams import CLASS_ORDERS, DOMAIN_ORDERS
 from itta.nn import BACKBONES
+from itta.recipes import RECIPES
+from itta.sweep.engines import ENGINES
 from tests.fixtures.toy import mark_slow
 
 DOMAINS = ("dawn", "noon", "night")
@@ -163,3 +170,35 @@ def test_help_speaks_plainly(verb, capsys):
     assert "{None}" not in text
     assert "(default: True)" not in text
     assert "(default: False)" not in text
+    assert "(default: )" not in text
+
+
+@pytest.mark.parametrize(
+    ("verb", "names"),
+    [
+        ("adapt", [*CLASS_ORDERS, *DOMAIN_ORDERS, *ADAPTER_PRESETS]),
+        ("train", [*RECIPES, *PRESETS]),
+        ("sweep", [*ENGINES, *RECIPES]),
+        ("list", [*catalogue()]),
+    ],
+)
+def test_the_help_names_every_choice_of_the_tables(verb, names, capsys):
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    words = set(re.findall(r"[\w-]+", capsys.readouterr().out))
+    assert set(names) <= words
+
+
+def test_the_help_of_the_command_names_the_version(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "Version: --version" in capsys.readouterr().out
+
+
+def test_an_interruption_names_the_verb(monkeypatch, capsys):
+    def interrupted(*flags):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("itta.catalogue.catalogue", interrupted)
+    assert main(["list"]) == 130
+    assert capsys.readouterr().err == "itta: list was interrupted.\n"

@@ -10,7 +10,6 @@ predictions.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +28,7 @@ from itta.nn.batch_norm import use_batch_statistics
 @dataclass(frozen=True)
 class Hparams(gradient.Hparams):
     lr: float = hp(2.5e-4, "learning rate")
-    optimizer: Literal["adam", "sgd"] = hp("sgd", "adam, or plain SGD")
+    optimizer: gradient.OptimizerName = hp("sgd", "adam, or plain SGD")
     momentum: float = hp(0.9, "momentum of SGD")
     margin: float = hp(0.4, "learn from images with an entropy below this share of ln(classes)")
     redundancy: float = hp(1.6, "and with a similarity to the mean of past predictions below this / √classes")

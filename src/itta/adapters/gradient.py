@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+OptimizerName = Literal["adam", "sgd"]
+
+
 @dataclass(frozen=True)
 class Hparams:
     lr: float = hp(1e-3, "learning rate")
     steps: int = hp(1, "updates per batch")
     episodic: bool = hp(False, "start every batch from the trained model, instead of keeping the updates")
-    optimizer: Literal["adam", "sgd"] = hp("adam", "adam, or plain SGD")
+    optimizer: OptimizerName = hp("adam", "adam, or plain SGD")
     momentum: float = hp(0.0, "momentum of SGD")
     seed: int = hp(0, "seed of the random draws")
 

@@ -8,7 +8,6 @@ the released code divides by n − 1, where n counts the images and positions of
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +26,7 @@ from itta.nn.batch_norm import mix_statistics
 class Hparams(gradient.Hparams):
     lr: float = hp(2.5e-4, "learning rate")
     episodic: bool = hp(True, "start every image from the trained model, instead of keeping the updates")
-    optimizer: Literal["adam", "sgd"] = hp("sgd", "adam, or plain SGD")
+    optimizer: gradient.OptimizerName = hp("sgd", "adam, or plain SGD")
     views: int = hp(32, "B: augmented views of each image")
     prior: float = hp(16.0, "N: the number of images that the stored statistics of batch normalisation count as")
 

@@ -27,7 +27,7 @@ class Hparams(gradient.Hparams):
     lr: float = hp(0.0, "learning rate; 0 means the size of the inner step in training")
     steps: int = hp(1, "updates per image, or per batch")
     episodic: bool = hp(True, "start every image, or batch, from the trained model")
-    optimizer: Literal["adam", "sgd"] = hp("sgd", "adam, or plain SGD")
+    optimizer: gradient.OptimizerName = hp("sgd", "adam, or plain SGD")
     per: Literal["image", "batch"] = hp("image", "adapt to each image separately, or to a batch together")
     views: int = hp(32, "pairs of augmented views in an update; at least one pair of each image")
 

@@ -6,7 +6,6 @@ the authors' code multiplies logits. As in their code, only images of at least a
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +27,7 @@ LEAST = 1e-8  # smallest probability in a logarithm, and smallest range in a quo
 @dataclass(frozen=True)
 class Hparams(gradient.Hparams):
     lr: float = hp(2.5e-4, "learning rate")
-    optimizer: Literal["adam", "sgd"] = hp("sgd", "adam, or plain SGD")
+    optimizer: gradient.OptimizerName = hp("sgd", "adam, or plain SGD")
     momentum: float = hp(0.9, "momentum of SGD")
     keep: float = hp(0.99, "α: share of the adapted weights after a step; the rest comes from the trained model")
     ema: float = hp(0.9, "β: share of the old mean prediction after a batch")

@@ -9,7 +9,6 @@ If no image is left after the first or the second filter, there is no step.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +30,7 @@ FULL_BATCH = 32
 @dataclass(frozen=True)
 class Hparams(gradient.Hparams):
     lr: float = hp(2.5e-4, "learning rate; multiplied by n/32 for batches of n < 32 images")
-    optimizer: Literal["adam", "sgd"] = hp("sgd", "adam, or plain SGD")
+    optimizer: gradient.OptimizerName = hp("sgd", "adam, or plain SGD")
     momentum: float = hp(0.9, "momentum of SGD")
     margin: float = hp(0.4, "learn from images with an entropy below this share of ln(classes)")
     rho: float = hp(0.05, "ρ: distance from the weights at which the gradient is computed")

@@ -29,7 +29,7 @@ from itta.hparams import hp
 class Hparams(gradient.Hparams):
     steps: int = hp(1, "updates per image, or per batch")
     episodic: bool = hp(False, "start every image, or batch, from the trained model")
-    optimizer: Literal["adam", "sgd"] = hp("sgd", "adam, or plain SGD")
+    optimizer: gradient.OptimizerName = hp("sgd", "adam, or plain SGD")
     per: Literal["image", "batch"] = hp("image", "learn from each image separately, or from a batch together")
     views: int = hp(32, "augmented views in an update; at least one of each image")
     threshold: float = hp(1.0, "skip images predicted upright with at least this probability; 1 skips none")

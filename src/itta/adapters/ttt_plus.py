@@ -8,7 +8,6 @@ source images. That value is computed from the source's fourth moment instead of
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +27,7 @@ from itta.nn.running_moments import RunningMoments
 @dataclass(frozen=True)
 class Hparams(gradient.Hparams):
     lr: float = hp(1e-4, "learning rate")
-    optimizer: Literal["adam", "sgd"] = hp("sgd", "adam, or plain SGD")
+    optimizer: gradient.OptimizerName = hp("sgd", "adam, or plain SGD")
     momentum: float = hp(0.9, "momentum of SGD")
     align_features: float = hp(0.05, "weight of the alignment of the features")
     align_projections: float = hp(0.2, "weight of the alignment of the projections")

@@ -6,7 +6,6 @@ https://arxiv.org/abs/2304.04494
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,6 +13,7 @@ from torch import Tensor
 from itta.algorithms import base
 from itta.algorithms.base import Algorithm, Batch, Logs, Needs
 from itta.hparams import hp, power
+from itta.models.trained import ViewKind
 from itta.nn.style_mixing import draw_mix
 from itta.nn.views import ViewDraw, draw_noise, mixing_points, two_views
 
@@ -21,9 +21,7 @@ from itta.nn.views import ViewDraw, draw_noise, mixing_points, two_views
 @dataclass(frozen=True)
 class Hparams(base.Hparams):
     alpha: float = hp(1.0, "weight of the consistency loss, Eq. 2")
-    view: Literal["mixstyle", "noise"] = hp(
-        "mixstyle", "how the second view is made: by MixStyle, or by noise on the features"
-    )
+    view: ViewKind = hp("mixstyle", "how the second view is made: by MixStyle, or by noise on the features")
     mix_alpha: float = hp(0.1, "α of Beta(α, α), which draws the share of an image's own style")
     sfa_sigma: float = hp(0.5, "deviation of the feature noise, for view=noise", power(10, -1.5, 0))
 

@@ -53,6 +53,9 @@ VERBS: dict[str, Callable[..., Any]] = {
     "list": list_,
 }
 
+RESUMING = ("train", "sweep", "tune", "demo", "data")  # the same command goes on after an interruption
+RESUMING_INTO_OUT = ("adapt", "predict")  # so do these with --out
+
 
 def make_app() -> tyro.extras.SubcommandApp:
     """Make the command line from the table of verbs."""
@@ -85,6 +88,20 @@ def one_line(message: object) -> str:
     return printable(str(message))
 
 
+def after_interruption(words: Sequence[str]) -> str:
+    """Say what the same command does after an interruption.
+
+    >>> after_interruption(["train", "emoji"]), after_interruption(["cam", "runs/sites"])
+    ('train was interrupted; the same command goes on where it stopped.', 'cam was interrupted.')
+    """
+    verb = words[0] if words else "itta"
+    if verb in RESUMING or (verb in RESUMING_INTO_OUT and any(w.partition("=")[0] == "--out" for w in words)):
+        return f"{verb} was interrupted; the same command goes on where it stopped."
+    if verb in RESUMING_INTO_OUT:
+        return f"{verb} was interrupted; with --out, the same command would go on where it stopped."
+    return f"{verb} was interrupted."
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; a user's mistake is one line on the error stream and status 2."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -99,18 +116,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             make_app().cli(
                 args=words,
                 prog="itta",
-                description="Train on several image domains, adapt at test time without labels.",
+                description="Train on several image domains, adapt at test time without labels. Version: --version",
             )
         sys.stdout.flush()  # here, where a reader that has gone is taken care of
     except InputError as error:
         say(f"itta: error: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(
-            "itta: interrupted; the same command goes on where it stopped (train, sweep, demo; adapt and predict with "
-            "--out).",
-            file=sys.stderr,
-        )
+        say(f"itta: {after_interruption(words)}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has what it wanted

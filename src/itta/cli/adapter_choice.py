@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from itta.cli.screen import NameValues, errors
 from itta.errors import InputError
 from itta.hparams import check_names, parse_settings
+from itta.registry import look_up
 
 if TYPE_CHECKING:
     from itta.adapters import Adapter
@@ -21,11 +22,13 @@ DEFAULT_ADAPTER = "itta+"
 
 @dataclass(frozen=True)
 class AdapterFlags:
+    """The test-time method, and its settings."""
+
     adapter: str | None = None
     """Test-time method (itta list adapters), package.module:Name, or source for none. Without this flag: the choice of
     itta tune for this model, or itta+."""
-    preset: Literal["paper", "released"] = "paper"
-    """Settings of itta: as we read the paper, or as its released code has them."""
+    preset: str = "paper"
+    """Settings of itta: paper, as we read the paper, or released, as its released code has them."""
     settings: NameValues = ()
     """Settings of the adapter, name=value."""
     guard: bool = False
@@ -37,6 +40,7 @@ class AdapterFlags:
         from itta.adapters.itta import PRESETS
         from itta.store.adapter_choice import FILE, Candidate, read_choice
 
+        given = look_up("preset", self.preset, PRESETS)
         stored = None if self.adapter else read_choice(model)
         chosen = stored or Candidate(self.adapter or DEFAULT_ADAPTER, {})
         method = find_adapter(chosen.adapter, model / FILE if stored else None)
@@ -44,7 +48,7 @@ class AdapterFlags:
             errors.print(NOT_ADAPTED.format(model), markup=False, highlight=False)
         if self.preset != "paper" and chosen.adapter != "itta":
             raise InputError(f"--preset {self.preset} goes with --adapter itta, and the adapter is {chosen.adapter}.")
-        preset = PRESETS[self.preset] if chosen.adapter == "itta" else {}
+        preset = given if chosen.adapter == "itta" else {}
         settings = {**chosen.settings, **preset, **parse_settings(self.settings)}
         check_names(method.Hparams, settings)
         return adapt(trained, method, guard=self.guard or None, **settings)

@@ -10,7 +10,7 @@ from itta.cli.screen import Flags, NameValues, print_json, progress_bars, say, s
 from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.report.tables import Table, percent
-from itta.settings import ComputeSettings, check_at_least
+from itta.settings import ComputeSettings, DataAccess, check_at_least
 
 
 def cam(
@@ -28,6 +28,7 @@ def cam(
     batch_size: int = 32,
     seed: int = 0,
     out: Path = Path("cam.png"),
+    access: Flags[DataAccess] = DataAccess(),
     own: Flags[OwnCodeFlags] = OwnCodeFlags(),
     compute: Flags[ComputeSettings] = ComputeSettings(),
     threads: int = 0,
@@ -74,7 +75,7 @@ def cam(
     description = read_description(model)
     trained = place(load_model(description, own.given()), compute.device, compute.precision)
     adapting = adapt(trained, adapter, **parse_settings(settings)) if adapter else None
-    target = open_images(data, description.expected, domain)
+    target = open_images(data, description.expected, domain, access)
     with progress_bars() as report:
         result = draw_maps(out, trained, target, chosen, adapting, report)
     if json:

@@ -31,6 +31,8 @@ def annotate(owner: Any, defaults: dict[str, Any]) -> None:
         if is_dataclass(plain) and isinstance(plain, type):
             given = vars(defaults[name]) if name in defaults else {}
             annotate(plain, {f.name: f.default for f in fields(plain) if f.default is not MISSING} | given)
+        elif name not in defaults and get_origin(plain) is tuple and get_origin(hint) is Annotated:
+            owner.__annotations__[name] = Annotated[hint, make_hint(help_behavior_hint="(required)")]  # not "default: "
         elif name in defaults:
             words = default_in_words(defaults[name])
             name_of_value = "" if has_own_name(hint) else value_name(plain)

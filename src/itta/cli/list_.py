@@ -1,16 +1,17 @@
 """itta list: what there is."""
 
 from operator import itemgetter
-from typing import Literal
+from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from itta.cli.screen import print_json, show
+from itta.registry import look_up
 from itta.report.tables import Table
 
 
 def list_(
-    what: Positional[Literal["algorithms", "adapters", "estimators", "backbones", "datasets", "all"]] = "all",
+    what: Annotated[Positional[str], arg(metavar="[LIST]")] = "all",
     json: bool = False,
 ) -> None:
     """Show what there is: training methods, test-time methods, estimators, networks, data sets.
@@ -18,12 +19,13 @@ def list_(
     One list also tells what each method needs and its hyper-parameters. Example: itta list adapters
 
     Args:
-        what: Which list.
+        what: algorithms, adapters, estimators, backbones, datasets, or all.
         json: Print as JSON, shared hyper-parameters included.
     """
     from itta.catalogue import catalogue, in_full
 
-    chosen = {kind: entries for kind, entries in catalogue().items() if what in (kind, "all")}
+    known = catalogue()
+    chosen = known if what == "all" else {what: look_up("list", what, known, "all")}
     if json:
         print_json(chosen)
         return

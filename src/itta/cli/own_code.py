@@ -10,9 +10,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OwnCodeFlags:
+    """Your own classes, if the model has some. The files of a model never make itta import code."""
+
     algorithm: str | None = None
-    """Your own training method, package.module:Class, if the model was trained with one. A model's files never make
-    itta import code."""
+    """Your own training method, package.module:Class, if the model was trained with one."""
     backbone: str | None = None
     """Your own network, package.module:Name, if the model has one."""
     module: str | None = None

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from rich.console import Console
 from tyro.conf import Positional, arg
@@ -16,7 +16,7 @@ from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.recipes import QUICK, find_recipe, follow
 from itta.report.tables import Table
-from itta.settings import Adaptation, ComputeSettings, DataAccess, TrainSettings, check_at_least, check_threads
+from itta.settings import Adaptation, At, ComputeSettings, DataAccess, TrainSettings, check_at_least, check_threads
 
 AdapterSettings = Annotated[tuple[str, ...], arg(metavar="ADAPTER.NAME=VALUE …")]
 QueueSettings = Annotated[tuple[str, ...], arg(metavar="NAME=VALUE …")]
@@ -39,8 +39,9 @@ def sweep(
     eval_every: int = 300,
     settings: NameValues = (),
     adapter_set: AdapterSettings = (),
-    at: Literal["best", "last", "both"] = "best",
+    at: At = "best",
     batch_size: int = 32,
+    orders: tuple[str, ...] = ("iid",),
     engine: str = "local",
     slots: int = 0,
     threads: int = 0,
@@ -74,13 +75,16 @@ def sweep(
         hparams_seeds: Draws of the random search; the first one is the defaults. DomainBed's protocol has 20.
         trial_seeds: Repetitions of everything, with other splits. DomainBed's protocol has 3.
         recipe: Settings that go together: quick (minutes on two cores), full (DomainBed's: 224 pixels, 5,000 steps, for
-            GPUs), none (plain steps, the method's hyper-parameters), or auto: quick on CPUs, else full. Your own flags
-            go before the recipe. A random search has DomainBed's learning rates and batch sizes instead.
+            GPUs), none (plain steps, the method's hyper-parameters), or auto: quick on CPUs, else full. The flags
+            that you give replace the recipe's values. A random search has DomainBed's learning rates and batch sizes
+            instead.
         eval_every: Record accuracies every this many steps.
         settings: Hyper-parameters that are not searched, name=value.
         adapter_set: Settings of the adapters.
         at: Adapt the checkpoint with the best source validation, the last one, or both.
         batch_size: Images per batch of the target's stream.
+        orders: Orders of the classes in which a target's images come, one stream for each: iid (random), sorted,
+            dirichlet (clusters), runs (a few images of a class at a time).
         engine: local (processes on this machine), ray (a Ray cluster), slurm (jobs of a SLURM queue).
         slots: Trials at a time; 0: up to 4 (local), as many as there is room for (ray), 50 (slurm).
         threads: CPU threads of each trial; 0 divides the machine between the slots (local), or means 1.
@@ -125,7 +129,7 @@ def sweep(
         overrides=parse_settings(settings),
         by_method={name: chosen.hparams(name, training) for name in algorithms if hparams_seeds == 1},
         eval_every=eval_every,
-        adaptation=Adaptation(tuple(dict.fromkeys(adapters)), by_adapter(adapter_set), at, batch_size),
+        adaptation=Adaptation(tuple(dict.fromkeys(adapters)), by_adapter(adapter_set), at, batch_size, orders),
         fingerprints=opened.fingerprints,
         precision=compute.precision,
         **shared,

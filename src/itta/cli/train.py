@@ -1,7 +1,7 @@
 """itta train: a model from several domains."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
@@ -21,6 +21,7 @@ from itta.cli.screen import (
 from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.recipes import QUICK, find_recipe, follow
+from itta.registry import look_up
 from itta.report.tables import Table, percent
 from itta.settings import ComputeSettings, DataAccess, RunSettings, TrainSettings, check_at_least
 
@@ -35,7 +36,7 @@ def train(
     target: tuple[str, ...] = (),
     source: tuple[str, ...] = (),
     algorithm: str = "itta",
-    preset: Literal["paper", "released"] = "paper",
+    preset: str = "paper",
     settings: NameValues = (),
     seed: int = 0,
     hparams_seed: int = 0,
@@ -62,14 +63,14 @@ def train(
         target: Domains to keep out of training and to measure on. Without this flag, train on all domains.
         source: Domains to train on. Without this flag, all domains but the targets.
         algorithm: Training method (itta list algorithms), or package.module:Class.
-        preset: Settings of itta: as we read the paper, or as its released code has them.
+        preset: Settings of itta: paper, as we read the paper, or released, as its released code has them.
         settings: Hyper-parameters of the method, name=value.
         seed: Seed of the split and of the run.
         hparams_seed: 0 takes the default hyper-parameters; any other value draws them as DomainBed does.
         eval_every: Record accuracies every this many steps.
         recipe: Settings that go together: quick (minutes on two cores), full (DomainBed's: 224 pixels, 5,000 steps, for
-            a GPU), none (plain steps, the method's hyper-parameters), or auto: quick on a CPU, else full. Your own
-            flags go before the recipe.
+            a GPU), none (plain steps, the method's hyper-parameters), or auto: quick on a CPU, else full. The flags
+            that you give replace the recipe's values.
         keep_checkpoint: Keep the last checkpoint of a finished training, three times the size of its model.
         stand_ins: Measure stand-in targets at the end, from which itta estimate learns. That takes as long as
             predicting about 2,500 images.
@@ -93,6 +94,7 @@ def train(
     chosen = find_recipe(recipe, resolve_device(compute.device).type)
     training = follow(chosen, typed_settings(training))
     training.check()
+    preset_values = look_up("preset", preset, PRESETS)
     check_at_least(1, eval_every=eval_every)
     dataset = open_dataset(data, training, access, seed)
     for name in (*target, *source):
@@ -109,7 +111,7 @@ def train(
         seed,
         overrides={
             **(chosen.hparams(algorithm, training) if hparams_seed == 0 else {}),
-            **(PRESETS[preset] if algorithm == "itta" else {}),
+            **(preset_values if algorithm == "itta" else {}),
             **parse_settings(settings),
         },
         fingerprint=dataset.fingerprint,

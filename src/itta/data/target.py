@@ -1,6 +1,6 @@
 """A target: the images on which a trained model is run, and the order in which they arrive."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,12 +98,14 @@ def open_named(data: str, expected: Expected, domain: str | None, access: DataAc
     return Target(name, images, target_indices(dataset, name, trial.trial_seed), True)
 
 
-def open_images(data: list[str] | tuple[str, ...], expected: Expected, domain: str | None = None) -> Target:
+def open_images(
+    data: Sequence[str], expected: Expected, domain: str | None = None, access: DataAccess = DataAccess()
+) -> Target:
     """Open a target, or several image files and folders of images without labels."""
     if not data:
         raise InputError("no images: name a data set, a folder or image files after the model.")
     if len(data) == 1:
-        return open_target(data[0], expected, domain)
+        return open_target(data[0], expected, domain, access)
     if domain is not None:
         raise InputError(f"--domain {domain} goes with one data set, and {len(data)} were named.")
     files = PathList(find_images(data))

@@ -13,12 +13,14 @@ from itta.nn.backbone import After, Backbone, keep
 from itta.nn.inference_copy import fast_copy
 from itta.nn.style_bank import StyleBank
 
+ViewKind = Literal["mixstyle", "noise"]
+
 
 @dataclass(frozen=True)
 class SecondViews:
     """How the training drew the second view of an image; a model that never had one gets MixStyle's default."""
 
-    kind: Literal["mixstyle", "noise"] = "mixstyle"
+    kind: ViewKind = "mixstyle"
     alpha: float = 0.1  # of MixStyle
     sigma: float = 1.0  # of the noise
 
