@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from itta.errors import InputError, first_line, unknown
 
@@ -68,6 +68,11 @@ def import_object(kind: str, name: str, form: str) -> object:
         return attrgetter(attribute)(found)
     except AttributeError as error:
         raise InputError(f"cannot import the {kind} {name!r}: {error}. Write it as {form}.") from error
+
+
+def class_name(cls: type[Any]) -> str:
+    """Return the registered name of a method of ours, or package.module:Class of a user's own."""
+    return str(cls.name) if cls.__module__.startswith("itta.") else f"{cls.__module__}:{cls.__qualname__}"
 
 
 def named_by_file(kind: str, name: str, file: Path) -> InputError:

@@ -29,3 +29,12 @@ def running_mean(flags: np.ndarray, window: int) -> np.ndarray:
     end = np.arange(1, len(total))
     start = np.maximum(end - window, 0)
     return (total[end] - total[start]) / (end - start)
+
+
+def percent(share: float) -> str:
+    """Write a share as a percentage, without the sign.
+
+    >>> percent(0.1234)
+    '12.3'
+    """
+    return f"{100 * share:.1f}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tabulate import tabulate
 
-from itta.metrics.accuracy import mean_and_error
+from itta.metrics.accuracy import mean_and_error, percent
 
 BOLD = "\ue000", "\ue001"  # placeholders of bold text, until the escapes of a format are done
 LATEX = {
@@ -84,10 +84,6 @@ def latex_text(text: str) -> str:
     """
     own = {c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\^{}"}
     return translate(text, own | LATEX)
-
-
-def percent(value: float) -> str:
-    return f"{100 * value:.1f}"
 
 
 def points(value: float) -> str:

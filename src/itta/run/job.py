@@ -19,6 +19,7 @@ from itta.adapters import Adapter, adapt
 from itta.algorithms import Algorithm
 from itta.data import open_data
 from itta.data.dataset import DomainDataset, Split, split, target_indices
+from itta.data.streams import draw_order
 from itta.errors import InputError
 from itta.files import replace_text
 from itta.metrics.outcome import Outcome
@@ -158,19 +159,18 @@ def train_job(job: Job, dataset: DomainDataset, diary: Diary, report: ReportProg
 def adapt_job(job: Job, dataset: DomainDataset, diary: Diary) -> None:
     """Run every adapter on the wanted checkpoints; the model as trained was measured in training."""
     asked = job.adaptation
-    missing = {label: name for label, name in asked.labels.items() if label not in diary.state.adapted}
-    found = [read_description(f) for f in folders(job)] if set(missing.values()) - {"source"} else []
+    missing = {label: pair for label, pair in asked.labels.items() if label not in diary.state.adapted}
+    found = [read_description(f) for f in folders(job)] if {name for name, _ in missing.values()} - {"source"} else []
     # the trial comes from the user's command, so its own code may be imported
     own = OwnCode(job.trial.algorithm, job.trial.backbone)
     models = [(d, place(load_algorithm(d, own), job.device, job.trial.precision)) for d in found]
-    splits = split(dataset, job.trial.trial_seed)
-    for label, name in missing.items():
+    for label, (name, order) in missing.items():
         diary.write(doing=f"adapting: {name}")
         start = time.monotonic()
         note: float | str
         try:
             for description, model in models if name != "source" else ():
-                adapt_model(job, description, make_adapter(job, model, name), dataset, splits)
+                adapt_model(job, description, make_adapter(job, model, name), dataset, order)
             note = time.monotonic() - start
         except InputError as error:  # this adapter does not fit the model; others may
             note = str(error)
@@ -189,18 +189,20 @@ def make_adapter(job: Job, model: Algorithm, name: str) -> Adapter:
     return adapt(model, name, **job.adaptation.settings.get(name, {}))
 
 
-def adapt_model(
-    job: Job, description: Description, adapter: Adapter, dataset: DomainDataset, splits: Mapping[str, Split]
-) -> None:
+def adapt_model(job: Job, description: Description, adapter: Adapter, dataset: DomainDataset, order: str) -> None:
     """Run one adapter along every target of the trial, each from a fresh start; write one record."""
     trial, size = job.trial, job.adaptation.batch_size
-    stream = {"order": "iid", "batch_size": size, "seed": trial.trial_seed}
+    splits = split(dataset, trial.trial_seed)
+    stream = {"order": order, "batch_size": size, "seed": trial.trial_seed}
     if is_recorded(job.out / RECORDS, adapter, description.steps, stream):
         return
     accuracy, calibration, interventions = {}, {}, Counter[str]()
     for domain in trial.test_domains:
-        indices = target_indices(dataset, domain, trial.trial_seed)
-        outcome = evaluate(adapter, dataset.domain(domain), indices, size, trial.trial_seed)
+        indices, shuffle = target_indices(dataset, domain, trial.trial_seed), trial.trial_seed
+        if order != "iid":
+            labels = {domain: dataset.domain(domain).labels[indices]}
+            indices, shuffle = indices[draw_order(labels, order, seed=trial.trial_seed).index], None
+        outcome = evaluate(adapter, dataset.domain(domain), indices, size, shuffle)
         accuracy[domain], calibration[domain] = by_split(outcome, splits[domain])
         interventions.update(adapter.describe().get("interventions", {}))
     settings = adapter.describe()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from itta.algorithms import Algorithm
+from itta.metrics.accuracy import percent
 from itta.metrics.outcome import Outcome
 from itta.records import Record
 
@@ -133,10 +134,6 @@ class Predictions(Sequence[tuple[str, str, float]]):
     def title(self) -> str:
         more = f", the first {SHOWN}" if len(self) > SHOWN else ""
         return f"{self.adapter}: {len(self)} images{more}"
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.1f}"
 
 
 def one_of(splits: Mapping[str, float]) -> float:

@@ -24,12 +24,12 @@ from itta.nn import BACKBONES, Backbone, BackboneEntry
 from itta.nn.device import resolve_device
 from itta.progress import ReportProgress, silent
 from itta.recipes import find_recipe, follow
+from itta.registry import class_name
 from itta.run import evaluate as scoring
 from itta.run import train as training
 from itta.run.results import Evaluation, Predictions, TrainedResult
 from itta.seeds import derive_seed
 from itta.settings import RunSettings, TrainSettings
-from itta.store.model import class_name
 from itta.trial import Trial
 
 Data = str | Path | DomainDataset | Mapping[str, Any]  # a name, a folder, a data set, or torch datasets by domain

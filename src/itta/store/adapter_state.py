@@ -11,6 +11,7 @@ from itta import __version__
 from itta.adapters import Adapter, Guard, adapt, find_adapter
 from itta.errors import InputError, last_line
 from itta.models.trained import Trained
+from itta.registry import class_name
 from itta.schema import Name, conform, damaged
 from itta.store.tensors import check_finite_tensors, load_tensors, save_tensors
 
@@ -34,7 +35,7 @@ def save_adapter(path: Path, adapter: Adapter) -> None:
     """Write the whole state of an adapter; a reader, or a crash, sees the old file or the new one."""
     inner = adapter.inner if isinstance(adapter, Guard) else adapter
     guard = asdict(adapter.hp) if isinstance(adapter, Guard) else None
-    about = AdapterDescription(adapter_name(type(inner)), asdict(inner.hp), guard, inner.model.n_classes)
+    about = AdapterDescription(class_name(type(inner)), asdict(inner.hp), guard, inner.model.n_classes)
     state = adapter.state_dict()
     check_finite_tensors(
         {k: v for k, v in state.items() if k.startswith(WEIGHTS)},
@@ -62,8 +63,8 @@ def load_adapter(path: Path, model: Trained, adapter: type[Adapter] | None = Non
     with damaged(path, "save the adapter again"):
         about = conform(AdapterDescription, {k: v for k, v in facts.items() if not k.startswith("format")})
     cls = adapter or find_adapter(about.adapter, path)
-    if adapter_name(cls) != about.adapter:
-        raise InputError(f"{path} names the adapter {about.adapter!r}, and {adapter_name(cls)!r} was given.")
+    if class_name(cls) != about.adapter:
+        raise InputError(f"{path} names the adapter {about.adapter!r}, and {class_name(cls)!r} was given.")
     if about.classes != model.n_classes:
         raise InputError(f"{path} belongs to a model of {about.classes} classes, and this one has {model.n_classes}.")
     made = adapt(model, cls, guard=False if about.guard is None else about.guard, **about.settings)
@@ -83,8 +84,3 @@ def check_weights(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> 
         if name.startswith(WEIGHTS) and (name not in found or found[name].shape != tensor.shape):
             got = tuple(found[name].shape) if name in found else "none"
             raise InputError(f"{name}: {tuple(tensor.shape)} expected, {got} found")
-
-
-def adapter_name(cls: type[Adapter]) -> str:
-    """Return the registered name of a method, or package.module:Class of a user's own."""
-    return cls.name if cls.__module__.startswith("itta.") else f"{cls.__module__}:{cls.__qualname__}"

@@ -25,6 +25,7 @@ from itta.nn import Backbone, check_backbone, make_backbone
 from itta.nn.device import place
 from itta.nn.optimizer import with_prefix, without_prefix
 from itta.nn.style_bank import StyleBank
+from itta.registry import class_name
 from itta.store.description import DESCRIPTION, WEIGHTS, Description, Normalisation, is_model, read_description
 from itta.store.tensors import check_finite_tensors, load_tensors, read_shapes, save_tensors
 
@@ -66,11 +67,6 @@ def save_model(folder: Path, model: Trained, network: str, about: Mapping[str, A
     description = describe(folder, model, network, about, sha256)
     replace_text(folder / DESCRIPTION, json.dumps(description.to_json(), indent=2) + "\n")
     return description
-
-
-def class_name(cls: type[Trained]) -> str:
-    """Return the registered name of a method, or package.module:Class of a user's own."""
-    return cls.name if cls.__module__.startswith("itta.") else f"{cls.__module__}:{cls.__qualname__}"
 
 
 Model = TypeVar("Model", bound=Trained)
@@ -232,7 +228,6 @@ __all__ = [
     "Description",
     "Normalisation",
     "OwnCode",
-    "class_name",
     "is_model",
     "load",
     "load_algorithm",
