@@ -164,3 +164,24 @@ def test_a_trial_in_other_hands_is_left_alone(make_job, tmp_path):
     with alone(job.out), pytest.raises(InputError, match="another process"):
         perform(replace(job, patience=0.3))
     assert read_state(job.out) is None
+
+
+def test_a_target_can_arrive_in_several_orders(make_job, tmp_path):
+    job = make_job(tmp_path / "run", ("t3a",))
+    job = replace(job, adaptation=replace(job.adaptation, orders=("iid", "sorted")))
+    perform(job)
+    first, second = (r for r in records.read(job.out / "records.jsonl") if r.adapter == "t3a")
+    assert (first.stream["order"], second.stream["order"]) == ("iid", "sorted")
+    assert {label: order for label, (_, order) in job.adaptation.labels.items()} == {
+        "t3a at=best batch=5": "iid",
+        "t3a at=best batch=5 order=sorted": "sorted",
+    }
+    state = read_state(job.out)
+    assert state
+    assert set(state.adapted) == set(job.adaptation.labels)
+
+
+def test_a_sweep_refuses_orders_that_leave_out_images(photos, tmp_path, capsys):
+    asked = ["sweep", str(photos), "--algorithms", "erm", "--adapters", "t3a", "--orders", "zipf2", "--dry-run"]
+    assert main([*asked, "--out", str(tmp_path / "out")]) == 2
+    assert "iid, sorted, dirichlet, runs" in capsys.readouterr().err

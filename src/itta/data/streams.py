@@ -118,6 +118,7 @@ CLASS_ORDERS: dict[str, Callable[[np.ndarray, float, np.random.RandomState], np.
     "zipf1": lambda y, concentration, rng: unequal(y, 1.0, rng),
     "zipf2": lambda y, concentration, rng: unequal(y, 2.0, rng),
 }
+WHOLE_ORDERS = ("iid", "sorted", "dirichlet", "runs")  # with every image once, so accuracies compare
 
 
 def in_turn(sizes: Sequence[int], rng: np.random.RandomState) -> np.ndarray:

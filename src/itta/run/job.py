@@ -198,7 +198,8 @@ def adapt_model(job: Job, description: Description, adapter: Adapter, dataset: D
         return
     accuracy, calibration, interventions = {}, {}, Counter[str]()
     for domain in trial.test_domains:
-        indices, shuffle = target_indices(dataset, domain, trial.trial_seed), trial.trial_seed
+        indices = target_indices(dataset, domain, trial.trial_seed)
+        shuffle: int | None = trial.trial_seed
         if order != "iid":
             labels = {domain: dataset.domain(domain).labels[indices]}
             indices, shuffle = indices[draw_order(labels, order, seed=trial.trial_seed).index], None

@@ -8,6 +8,7 @@ from pathlib import Path
 from itta.adapters import find_adapter
 from itta.algorithms import find_algorithm
 from itta.data import DATASETS, is_name, open_dataset
+from itta.data.streams import WHOLE_ORDERS
 from itta.errors import InputError, unknown
 from itta.hparams import default, sample
 from itta.nn import check_backbone
@@ -54,6 +55,9 @@ def check_sweep(sweep: Sweep) -> None:
         sample(find_algorithm(algorithm).Hparams, 0, **sweep.overrides)
     for name in sweep.adaptation.adapters:
         default(find_adapter(name).Hparams, **sweep.adaptation.settings.get(name, {}))
+    for order in sweep.adaptation.orders:
+        if order not in WHOLE_ORDERS:
+            raise unknown("order of a sweep", order, WHOLE_ORDERS)
     for name in sweep.adaptation.settings:
         if name not in sweep.adaptation.adapters:
             raise unknown("adapter with settings", name, sweep.adaptation.adapters)
