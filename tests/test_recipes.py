@@ -39,6 +39,7 @@ def test_own_settings_go_before_the_recipe_even_if_they_equal_a_default():
 def test_methods_with_other_learning_rates_get_the_rate_of_the_recipe():
     assert RECIPES["quick"].hparams("dann")["lr_g"] == RECIPES["quick"].lr
     assert set(RECIPES["quick"].hparams("erm")) == {"lr", "batch_size"}
+    assert RECIPES["quick"].hparams("itta")["align_every"] == 5  # f_w learns in every fifth step
     assert RECIPES["none"].hparams("dann") == {}
 
 

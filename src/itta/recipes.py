@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from itta.errors import unknown
@@ -18,6 +18,7 @@ class Recipe:
     training: TrainSettings
     lr: float | None = None  # None: the method's own
     batch_size: int | None = None  # images of each source domain in a step; None: the method's own
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # method -> further hyper-parameters
 
     def hparams(self, algorithm: str, training: TrainSettings | None = None) -> dict[str, Any]:
         """Return the hyper-parameters that the recipe sets for a method; small images have DomainBed's own."""
@@ -25,7 +26,8 @@ class Recipe:
         if training.regime == "small" or (training.regime == "auto" and training.image_size <= SMALL_IMAGES):
             return {}
         rates = dict.fromkeys(("lr", *OTHER_RATES.get(algorithm, ())), self.lr)
-        return {name: value for name, value in {**rates, "batch_size": self.batch_size}.items() if value is not None}
+        found = {**rates, "batch_size": self.batch_size, **self.own.get(algorithm, {})}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 RECIPES = {
@@ -33,6 +35,7 @@ RECIPES = {
         TrainSettings(steps=225, image_size=64, head_start=True, warmup=50, average=0.95),
         lr=2e-4,
         batch_size=8,
+        own={"itta": {"align_every": 5}},  # three fifths of the time, and the same accuracy on left-out sources
     ),
     "full": Recipe(  # DomainBed's
         TrainSettings(backbone="resnet18", steps=5000, image_size=224),
