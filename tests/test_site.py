@@ -18,6 +18,9 @@ import tyro
 from itta.adapters import ADAPTERS
 from itta.algorithms import ALGORITHMS
 from itta.cli import VERBS
+from itta.cli.adapter_choice import DEFAULT_ADAPTER
+from itta.cli.profile import BATCHES
+from itta.data.streams import CLASS_ORDERS, DOMAIN_ORDERS
 from tests.test_imports import ALLOWED
 from tools.docs_site import help_text
 from tools.draw_architecture import Hop, read_floors, read_hop, read_walks, room_of
@@ -147,6 +150,15 @@ def test_the_readme_fits_two_screens_and_counts_right() -> None:
     assert len(text.splitlines()) <= README_LINES
     adapting = len(ADAPTERS) - 1  # one of them is not to adapt
     assert f"{len(ALGORITHMS)} training methods and {adapting} test-time methods" in text
+
+
+def test_pages_name_the_defaults_and_choices_of_the_code() -> None:
+    pages = ("adapt/streams.md", "adapt/own_model.md", "trust/cost.md")
+    streams, own_model, cost = (text_of(DOCS / name) for name in pages)
+    assert all(f"`{name}`" in streams for name in (*CLASS_ORDERS, *DOMAIN_ORDERS))
+    assert f"If there is none, it takes\n`{DEFAULT_ADAPTER}`" in own_model
+    few, many = (f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}" for sizes in (BATCHES[False], BATCHES[True]))
+    assert f"by default {few}, with `--thorough` {many}" in cost
 
 
 def test_every_published_row_is_in_the_pages(tmp_path: Path) -> None:
