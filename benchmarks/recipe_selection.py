@@ -8,6 +8,7 @@ candidates.
 python -m benchmarks.recipe_selection --data PACS
 """
 
+import csv
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -138,7 +139,7 @@ def table(rows: list[Row]) -> Iterator[str]:
         own = [r for r in rows if (r.data, r.candidate) == (data, name)]
         gains = [r.accuracy - start[r[1:5]] for r in own if r[1:5] in start]
         yield (
-            f"| {data} | {name} | {mean(r.accuracy for r in own):.1f} | {mean(gains):+.1f} "
+            f"| {data} | {name} | {mean(r.accuracy for r in own):.1f} | {f'{mean(gains):+.1f}' if gains else '–'} "
             f"| {sum(g > 0 for g in gains)} of {len(gains)} | {between_seeds(own)} "
             f"| {mean(r.validation for r in own):.1f} |"
         )
@@ -153,9 +154,20 @@ def between_seeds(rows: list[Row]) -> str:
     return f"{np.sqrt(mean(variances)):.1f}" if variances else "–"
 
 
+def published(path: Path, names: Sequence[str]) -> list[Row]:
+    """Return the rows of candidates that are not asked for now; they stay as they were."""
+    if not path.is_file():
+        return []
+    with path.open(newline="") as file:
+        found = [Row(**line) for line in csv.DictReader(file)]
+    numbers = [r._replace(seed=int(r.seed), accuracy=float(r.accuracy), validation=float(r.validation)) for r in found]
+    return [r for r in numbers if names and r.candidate not in names]
+
+
 def main(options: Options) -> None:
-    rows = list(measure(options))
-    write_rows(options.records / "recipe_selection.csv", rows, Row._fields)
+    file = options.records / "recipe_selection.csv"
+    rows = [*published(file, options.names), *measure(options)]
+    write_rows(file, rows, Row._fields)
     print(*table(rows), sep="\n")
 
 
