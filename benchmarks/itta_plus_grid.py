@@ -6,7 +6,8 @@ The same command continues after an interruption. It writes itta_plus_grid.csv a
 docs/results/records. Methods that train the network at test time run in benchmarks.itta_plus_rivals.
 """
 
-from collections.abc import Iterator
+import csv
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,6 +42,7 @@ class Options(ModelOptions):
     seeds: int = 3  # of model, images and stream
     images: int = 600  # of each target, drawn at random
     ablation: int = 1  # seeds with the ablation
+    published: bool = False  # take the rows of models that the CSV files have, and measure the other models
 
 
 class Stream(NamedTuple):
@@ -96,8 +98,15 @@ def variants() -> dict[str, Variant]:
     return found
 
 
-def models(options: Options) -> Iterator[tuple[Trial, Path, DomainDataset]]:
-    return quick_models(options, options.training, options.seeds)
+def models(options: Options, known: Sequence[Row] = ()) -> Iterator[tuple[Trial, Path, DomainDataset]]:
+    """Yield the models of the grid, without those that have rows already."""
+    done = {row[:4] for row in known}
+    return quick_models(options, options.training, options.seeds, leave_out=lambda trial: model_of(trial) in done)
+
+
+def model_of(trial: Trial) -> tuple[str, str, str, int]:
+    """Name a model as its rows do."""
+    return Path(trial.dataset).name, trial.test_domains[0], trial.algorithm, trial.trial_seed
 
 
 def streams(trial: Trial, dataset: DomainDataset, images: int) -> Iterator[Stream]:
@@ -149,8 +158,7 @@ def rows_of(trial: Trial, trained: Algorithm, stream: Stream, kept: Kept, parts:
     """Run every method and every variant of itta+ along one stream."""
     right = float((kept["plain"].argmax(1) == kept["labels"]).double().mean())
     start = Row(
-        Path(trial.dataset).name, trial.test_domains[0], trial.algorithm, trial.trial_seed, stream.kind, stream.batch,
-        stream.draw, len(kept["labels"]), round(100 * right, 2), "", 0.0,
+        *model_of(trial), stream.kind, stream.batch, stream.draw, len(kept["labels"]), round(100 * right, 2), "", 0.0
     )  # fmt: skip
     for name, variant in variants().items():
         if name == "itta+" or (parts and stream.batch == 16):
@@ -175,9 +183,18 @@ def trips(adapter: Adapter) -> str:
     return ", ".join(f"{watch}: {n}" for watch, n in adapter.describe().get("interventions", {}).items())
 
 
+def read_rows(path: Path) -> list[Row]:
+    """Read the rows of a CSV file of this benchmark."""
+    with path.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    whole, shares = ("seed", "batch", "draw", "images"), ("before", "gain")
+    return [Row(**{k: int(v) if k in whole else float(v) if k in shares else v for k, v in r.items()}) for r in lines]
+
+
 def main(options: Options) -> None:
-    found: list[Row] = []
-    for trial, folder, dataset in models(options):
+    files = [options.records / f"itta_plus_{name}.csv" for name in ("grid", "ablation")]
+    found = list(dict.fromkeys(row for file in files for row in read_rows(file))) if options.published else []
+    for trial, folder, dataset in models(options, found):
         file = options.out / "replayed" / f"{folder.name}.jsonl"
         if not file.is_file():
             rows = list(adapt_model(trial, folder, dataset, options))
@@ -185,9 +202,9 @@ def main(options: Options) -> None:
             append_lines(file, [row._asdict() for row in rows])
             print(name_of(trial), f"{np.mean([r.gain for r in rows if r.method == 'itta+']):+.2f}", flush=True)
         found += [Row(**values) for values in read_lines(file)]
-    write_rows(options.records / "itta_plus_grid.csv", [row for row in found if is_method(row.method)], Row._fields)
+    write_rows(files[0], [row for row in found if is_method(row.method)], Row._fields)
     parts = [row for row in found if row.batch == 16 and (row.method == "itta+" or not is_method(row.method))]
-    write_rows(options.records / "itta_plus_ablation.csv", parts, Row._fields)
+    write_rows(files[1], parts, Row._fields)
 
 
 def is_method(name: str) -> bool:

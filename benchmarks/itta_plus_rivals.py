@@ -7,13 +7,12 @@ itta_plus_rivals.csv to docs/results/records.
 
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
 from benchmarks import itta_plus_grid
 from benchmarks.command import run_command, write_rows
-from benchmarks.itta_plus_grid import Row, Stream, models, named, streams, trips
+from benchmarks.itta_plus_grid import Row, Stream, model_of, models, named, streams, trips
 from benchmarks.quick_models import name_of
 from itta.adapters import adapt
 from itta.algorithms import Algorithm
@@ -42,9 +41,8 @@ def run_stream(trial: Trial, trained: Algorithm, stream: Stream, method: str, gu
             before += int((trained.predict(x).argmax(1) == y).sum())
     n = len(stream.order)
     return Row(
-        Path(trial.dataset).name, trial.test_domains[0], trial.algorithm, trial.trial_seed, stream.kind, stream.batch,
-        stream.draw, n, round(100 * before / n, 2), named(method, guard), round(100 * (right - before) / n, 3),
-        trips(adapter),
+        *model_of(trial), stream.kind, stream.batch, stream.draw, n, round(100 * before / n, 2), named(method, guard),
+        round(100 * (right - before) / n, 3), trips(adapter),
     )  # fmt: skip
 
 

@@ -4,7 +4,6 @@ They come from the records alone. The tables replace the text between two commen
 records.
 """
 
-import csv
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 from statistics import mean
 
 from benchmarks.command import run_command
-from benchmarks.itta_plus_grid import BATCHES, DOMAINS, ORDERS, UNEQUAL, Row
+from benchmarks.itta_plus_grid import BATCHES, DOMAINS, ORDERS, UNEQUAL, Row, read_rows
 from itta.errors import InputError
 from itta.files import replace_text
 from itta.report.plots import pyplot
@@ -27,13 +26,6 @@ class Options:
     page: Path = Path("docs/results/itta_plus_grid.md")  # with the comments START and END
     guard_page: Path = Path("docs/results/guard_on_targets.md")  # with the same comments
     figure: Path = Path("docs/images/itta_plus.png")
-
-
-def read(path: Path) -> list[Row]:
-    with path.open(newline="") as file:
-        lines = list(csv.DictReader(file))
-    whole, shares = ("seed", "batch", "draw", "images"), ("before", "gain")
-    return [Row(**{k: int(v) if k in whole else float(v) if k in shares else v for k, v in r.items()}) for r in lines]
 
 
 def cells(rows: Iterable[Row], key: Callable[[Row], tuple[object, ...]]) -> dict[tuple[object, ...], float]:
@@ -212,8 +204,8 @@ def fill(page: str, text: str) -> str:
 
 
 def main(options: Options) -> None:
-    rows, parts = (read(options.records / f"itta_plus_{name}.csv") for name in ("grid", "ablation"))
-    rivals = read(options.records / "itta_plus_rivals.csv")
+    rows, parts = (read_rows(options.records / f"itta_plus_{name}.csv") for name in ("grid", "ablation"))
+    rivals = read_rows(options.records / "itta_plus_rivals.csv")
     seeds = "A number is the mean over the seeds that were measured."
     tables = [(aims_table(rows, rivals), "The last column says whether the aim is reached.")]
     tables += [(target_table(rows, t), seeds) for t in dict.fromkeys(r.training for r in rows)]

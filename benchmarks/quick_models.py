@@ -4,7 +4,7 @@ The models are those of ``itta sweep DATA --recipe quick --out sweeps/quick`` (w
 A model that the folder lacks is trained, so a benchmark needs no sweep before it, and a sweep saves it the training.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,11 @@ class ModelOptions:
 
 
 def quick_models(
-    options: ModelOptions, algorithms: tuple[str, ...] = ("erm",), seeds: int = 1, pairs: bool = False
+    options: ModelOptions,
+    algorithms: tuple[str, ...] = ("erm",),
+    seeds: int = 1,
+    pairs: bool = False,
+    leave_out: Callable[[Trial], bool] = lambda trial: False,
 ) -> Iterator[tuple[Trial, Path, DomainDataset]]:
     """Yield trial, folder and data set of every model with one domain left out, or with two; train missing ones."""
     own = ("steps", "image_size", "backbone", "weights")
@@ -44,7 +48,7 @@ def quick_models(
     opened = {name: open_dataset(name, training) for name in data.domains}
     for trial in sweep.trials():
         folder = options.runs / trial.key
-        if (len(trial.test_domains) == 2) != pairs:
+        if (len(trial.test_domains) == 2) != pairs or leave_out(trial):
             continue
         if not (folder / "model.json").is_file():
             if options.trained_only:
