@@ -78,15 +78,15 @@ def variants() -> dict[str, Variant]:
         found[f"answers alone: {' + '.join(names)}"] = Variant(off, names, margin=0.0)
     for names in (("plain",), ("plain", "restyled"), ("plain", "prototypes")):
         found[f"{' + '.join(names)}, diagnosed"] = Variant(rules, names)
-    for w in (0.25, 0.5, 1.0):
+    for w in (0.5, 1.0):
         found[f"prototypes' weight {w:g}"] = usual._replace(weight=w)
-    for m in (0.0, 0.15, 0.5):
+    for m in (0.15, 0.3):
         found[f"margin {m:g}"] = usual._replace(margin=m)
     found["no temperature"] = usual._replace(temperature=False)
     found["no neighbours"] = Variant(replace(rules, neighbours=False))
     for c in (0.0, 0.25, 0.5, 1.0):
         found[f"correction {c:g}"] = Variant(replace(rules, correction=c))
-    found["pull 0.4"] = Variant(replace(rules, pull=0.4))
+    found["pull 0.2"] = Variant(replace(rules, pull=0.2))
     found["usual classes of the sources"] = Variant(replace(rules, usual="sources"))
     for s in (0.5, 0.8, 0.9, 0.95):
         found[f"one chain, {s:g}"] = Variant(replace(rules, stays=(s,)))

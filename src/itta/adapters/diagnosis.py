@@ -27,7 +27,7 @@ class Rules:
     """The constants of a diagnosis; `ITTAPlus.Hparams` explains each."""
 
     correction: float = 1.0
-    pull: float = 0.2
+    pull: float = 0.4
     usual: Literal["equal", "between", "sources"] = "between"
     stays: tuple[float, ...] = (0.5, 0.95)
     low: float = 1.5

@@ -3,8 +3,7 @@
 Each image gets three answers: the trained model's; that of the same network with the target's style moved to the
 sources' (`TargetStyle`); and that of class prototypes (T3A, Iwasawa and Matsuo, NeurIPS 2021), scaled to the mean
 entropy of the trained model's answers. `Diagnosis` then corrects their weighted mean with an estimate of the class
-frequencies and, if neighbouring images tend to have the same class, with the answers to the images before. In random
-order, the trained model's class changes only if another is clearly more probable.
+frequencies and, if neighbouring images tend to have the same class, with the answers to the images before.
 All estimates use every image seen so far, so a batch of 1 image works as well as a batch of 64.
 Measurements, the choice of the constants, and ideas that did not work: docs/adapt/itta_plus.md.
 """
@@ -40,8 +39,8 @@ HISTORY = 1000  # batches with a kept diagnosis
 @dataclass(frozen=True)
 class Hparams:
     answers: tuple[str, ...] = hp(ANSWERS, "answers to average; an answer that the model cannot give is left out")
-    weight: float = hp(0.5, "weight of the prototypes' answer; the other answers have weight 1")
-    margin: float = hp(0.3, "m: in random order a class changes only if another is e^m times as probable")
+    weight: float = hp(0.25, "weight of the prototypes' answer; the other answers have weight 1")
+    margin: float = hp(0.0, "m: in random order a class changes only if another is e^m times as probable")
     temperature: bool = hp(True, "divide logits by the temperature that was calibrated on held-out source images")
     correction: float = hp(Rules.correction, "c: share of the model's bias, log ḡ/π̂, that is removed")
     pull: float = hp(Rules.pull, "weight of usual class frequencies in the estimate of those of the target, π̂")
@@ -75,7 +74,7 @@ class ITTAPlus(Adapter):
     f_Θ is that of `TargetStyle`, T the temperature, c_k are T3A's prototypes, w is their weight, and the factor s
     gives the third answer the mean entropy of the first. The networks without and with f_Θ run as one batch from f_Θ
     on. When the style jumps, the domain has changed: style, prototypes and class frequencies start afresh.
-    At the end the trained model's class is made e^((1−κ)·m) times as probable, with the margin m.
+    With a margin m above 0, the trained model's class is made e^((1−κ)·m) times as probable at the end.
     """
 
     name = "itta+"
