@@ -100,6 +100,14 @@ def test_bad_training_flags_are_told_in_one_line(flags, told, drawn, tmp_path, f
     assert not (tmp_path / "run" / "model.json").exists()
 
 
+@pytest.mark.parametrize("mistake", [["--algorithm", ":x"], ["--set", "lr=nan"], ["--backbone", "resnet19"]])
+def test_a_command_without_the_mistake_takes_the_same_directory(mistake, drawn, tmp_path, fails):
+    words = ("train", drawn, "--target", "night", *TINY, "--out", tmp_path / "run", "--algorithm", "erm", "--json")
+    assert "another trial" not in fails(*words, *mistake)
+    assert main([str(w) for w in words]) == 0
+    assert "holds another trial (it differs in steps)" in fails(*words, "--steps", "3")  # this one began
+
+
 @pytest.mark.parametrize("flags", [["--steps", "many"], ["--colour"], []])
 def test_what_is_no_command_ends_with_status_2(flags, capsys):
     with pytest.raises(SystemExit) as stopped:

@@ -26,7 +26,7 @@ def alone(out: Path, patience: float = 0.0) -> Iterator[None]:
 
 
 def refuse_another(out: Path, trial: Trial) -> Trial:
-    """Refuse a directory that holds another trial; return the trial to go on with.
+    """Refuse a directory in which another trial began; return the trial to go on with.
 
     A directory of an earlier version names its data by a path instead of a digest. If that path leads to the same
     place, and all else agrees, the trial goes on under its old key and seed.
@@ -39,6 +39,8 @@ def refuse_another(out: Path, trial: Trial) -> Trial:
         differing = [name for name in held.differences(trial) if name not in ("fingerprint", "dataset")]
     else:
         differing = held.differences(trial)
+    if differing and not began(out):
+        return trial  # a mistake stopped the command that wrote it; this may be the command without the mistake
     if differing:
         names = ", ".join("data" if name == "fingerprint" else name for name in differing)
         older = " A training that began before there were recipes goes on with --recipe none."
@@ -47,6 +49,11 @@ def refuse_another(out: Path, trial: Trial) -> Trial:
             f"{older if 'head_start' in differing else ''}"
         )
     return held
+
+
+def began(out: Path) -> bool:
+    """Tell whether a directory holds anything of a training besides its trial."""
+    return any(file.name not in (LOCK, TRIAL) and not unfinished(file) for file in out.iterdir())
 
 
 def same_place(a: str, b: str) -> bool:
