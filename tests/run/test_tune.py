@@ -113,3 +113,19 @@ def test_permuting_the_targets_labels_changes_nothing_but_the_score(model: Path,
         assert (a.predictions == b.predictions).all()
         assert (a.confidence == b.confidence).all()
         assert (a.labels != b.labels).any()
+
+
+@pytest.mark.parametrize("verb", ["adapt", "predict", "export"])
+def test_the_choice_not_to_adapt_is_said_in_words(
+    verb: str, own: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (own / "adapter.json").write_text(json.dumps({"chosen": {"adapter": "source", "settings": {}}}))
+    night, program = str(photos / "night"), str(tmp_path / "m.pt2")
+    words = {"export": ["--adapt-on", night, "--torch", program]}.get(verb, [night])
+    assert main([verb, str(own), *words]) == 0
+    printed = capsys.readouterr()
+    told = " ".join(printed.err.split())  # rich wraps the line
+    assert "itta tune found no adapter that helps" in told
+    assert "To adapt it all the same, name an --adapter." in told
+    if verb == "adapt":
+        assert sum("source" in line for line in printed.out.partition("└")[0].splitlines()) == 1  # one row of results
