@@ -286,3 +286,28 @@ def test_a_sweep_measures_stand_ins_if_it_is_asked_to(
     monkeypatch.setattr("itta.sweep.launch.run_jobs", note)
     main([*command(photos, tmp_path / "out", *ERM), "--yes", *flags])
     assert asked == [bool(flags)] * 2
+
+
+@pytest.mark.parametrize("flags", [(), ("--keep-checkpoints",)])
+def test_workers_get_whole_paths_and_the_wish_to_keep_checkpoints(
+    flags: tuple[str, ...], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker on another node has neither the folder nor the environment of the command."""
+    made: list[Job] = []
+    monkeypatch.setattr("itta.sweep.launch.run_jobs", lambda jobs, *more: made.extend(jobs.values()) or {})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ITTA_DATA", "datasets")
+    rows = [f"{f.parts[-3]},{f.parts[-2]},{f}" for f in sorted(photos.rglob("*.png"))]
+    Path("list.csv").write_text("\n".join(["domain,class,file", *rows]) + "\n")
+    words = ["sweep", "list.csv", "emoji", *FLAGS[2:], "--algorithms", "erm", "--out", "out", "--yes", "--json", *flags]
+    assert main(words) == 0
+    assert {job.trial.dataset for job in made} == {str(tmp_path / "list.csv"), "emoji"}
+    for job in made:
+        assert job.out.is_absolute()
+        assert job.access.data_root == tmp_path / "datasets"
+        assert job.keep_checkpoint == bool(flags)
+
+
+def test_a_finished_trial_keeps_no_checkpoint(swept: Path) -> None:
+    assert [*swept.rglob("model.safetensors")]
+    assert [*swept.rglob("checkpoint.safetensors")] == []
