@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from itta.estimators.combined import Combined, Regression, Settings, quantile
+from itta.estimators.combined import Combined, Regression, Settings, half_of_gain, quantile
 from itta.estimators.image_shares import class_shares, right_probabilities
 from tests.estimators.test_every_estimator import known, make_evidence  # noqa: F401
 
@@ -46,6 +46,14 @@ def test_the_quantile_is_conformal() -> None:
     errors = torch.arange(1.0, 20.0)
     assert quantile(errors) == 18.0  # the ⌈20 · 0.9⌉-th of 19
     assert quantile(errors[:3]) == 3.0
+
+
+def test_the_interval_of_the_gain_grows_with_the_changed_answers_and_shrinks_with_images(known) -> None:  # noqa: F811
+    few, many = half_of_gain(0.02, 600, known), half_of_gain(0.2, 600, known)
+    assert 0 < few < many < half_of_gain(0.2, 60, known)
+    assert half_of_gain(0.0, 600, known) == 0.0
+    without = replace(known, columns={name: c for name, c in known.columns.items() if name != "changed"})
+    assert half_of_gain(0.2, 10**9, without) == pytest.approx(1.645 * 0.2 * 0.2, rel=1e-3)  # the usual deviation
 
 
 def test_an_estimate_is_shared_out_over_images_and_classes(known) -> None:  # noqa: F811

@@ -5,12 +5,13 @@ https://arxiv.org/abs/2007.02915, who learn accuracy from many damaged copies of
 conformal: Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, 2005. It is as wide as the mistakes on
 kinds of damage that the regression had not seen, times ``widening``, and as the number of images of the target asks
 for. ``widening`` balances two things: stand-ins have few images, so part of the mistakes is chance; and a real target
-differs from the sources more than damaged sources do. All settings were chosen on source domains only:
+differs from the sources more than damaged sources do. The interval of the gain is as wide as the number of changed
+answers asks for: no other image can be won or lost. All settings were chosen on source domains only:
 docs/trust/estimates.md.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,11 +20,10 @@ from torch import Tensor
 from itta.estimators.base import Estimator, Evidence
 from itta.estimators.statistics import measure_answers
 from itta.metrics.stratified import Share
-from itta.models.stand_ins import StandIns
+from itta.models.stand_ins import USUAL_DEVIATION, VARIANCE_OF_A_CHANGE, StandIns
 
 LEVEL = 0.9  # of the intervals
 DEVIATIONS = 1.645  # of a normal distribution, on both sides, that hold 90 %
-EDGE = 0.02  # accuracies are kept this far from 0 and 1 before a logit is taken
 FEWEST = 12  # stand-ins that a regression needs
 FEWEST_IMAGES = 30  # of a target; with fewer, class frequencies mean nothing
 
@@ -32,17 +32,13 @@ FEWEST_IMAGES = 30  # of a target; with fewer, class frequencies mean nothing
 class Settings:
     """Chosen on source domains only, by `python -m benchmarks.estimates_selection`."""
 
-    accuracy_from: tuple[str, ...] = ("skew", "diversity", "support")
-    without_opinions: tuple[str, ...] = (
-        "confidence",
-        "skew",
-        "diversity",
-    )  # instead, where the model has no restyled answer
+    accuracy_from: tuple[str, ...] = ("confidence", "skew", "diversity", "support")
+    without_opinions: tuple[str, ...] = ("confidence", "diversity")  # instead, if the model has no restyled answer
     gain_from: tuple[str, ...] = ("believed gain",)
-    trust: float = 0.05  # weight of calibrated confidence beside the regression, on the logit scale
-    ridge: float = 0.2  # strength of the penalty, for each stand-in
+    ridge: float = 0.2  # strength of the penalty on the coefficients of the accuracy, for each stand-in
+    gain_ridge: float = 1.0  # and on those of the gain
     widening: float = 0.8  # of the interval of the accuracy
-    gain_widening: float = 0.5  # of the interval of the gain
+    gain_widening: float = 1.5  # of the interval of the gain
     near: float = 1.0  # distance from the middle of the stand-ins beyond which intervals grow
     far: float = 4.0  # distance beyond which nothing is said
 
@@ -92,10 +88,7 @@ class Regression:
 
 
 class Combined(Estimator):
-    """logit(accuracy) = (1 − t)·(w·statistics + b) + t·logit(confidence), and gain = v·statistics + c.
-
-    w, b, v and c come from a ridge regression on the stand-ins; t is a setting.
-    """
+    """accuracy = w·statistics + b, and gain = v·statistics + c; ridge regressions on the stand-ins."""
 
     name = "combined"
     paper = "none: our own, after Deng and Zheng, CVPR 2021"
@@ -117,10 +110,9 @@ class Combined(Estimator):
         used = {*s.accuracy_from, *s.without_opinions, *s.gain_from, "believed gain", "changed", "confidence"}
         found = measure_answers(evidence, known.threshold, known.images, used)
         wanted = s.accuracy_from if set(s.accuracy_from) <= set(found) & set(known.columns) else s.without_opinions
-        level, columns = self.regression(wanted, found, known, logit(known.accuracy))
-        value, distance = sigmoid(self.shrink(level(columns), found["confidence"])), level.distance(columns)
-        unseen = zip(level.unseen.tolist(), known.columns["confidence"].tolist())
-        error = quantile(torch.tensor([sigmoid(self.shrink(v, c)) for v, c in unseen]).sub(known.accuracy).abs())
+        level, columns = fit(wanted, found, known, known.accuracy, s.ridge)
+        value, distance = within(level(columns)), level.distance(columns)
+        error = quantile((level.unseen.clamp(0, 1) - known.accuracy).abs())
         sampling = DEVIATIONS * math.sqrt(value * (1 - value) / len(evidence))  # of the target's own images
         half = math.hypot(s.widening * max(1.0, distance / s.near) * error, sampling)
         gain, half_gain = self.estimate_gain(evidence, found, known)
@@ -133,10 +125,6 @@ class Combined(Estimator):
             why_refused(len(evidence), distance, s.far),
         )
 
-    def shrink(self, value: float, confidence: float) -> float:
-        """Draw the logit of an accuracy towards that of the average confidence."""
-        return (1 - self.settings.trust) * value + self.settings.trust * float(logit(torch.tensor(confidence)))
-
     def estimate_gain(self, evidence: Evidence, found: dict[str, float], known: StandIns) -> tuple[float, float]:
         """The gain and half the width of its interval.
 
@@ -144,12 +132,12 @@ class Combined(Estimator):
         answers, b the gain that the opinions of itta+ believe in, and k the amount by which each change was better than
         believed on the stand-ins. Without opinions, any change may help or hurt.
         """
+        s = self.settings
         if bool((evidence.after == evidence.answers).all()):
             return 0.0, 0.0
         if evidence.by_itta_plus:
-            change, columns = self.regression(self.settings.gain_from, found, known, known.gain)
-            wider = self.settings.gain_widening * max(1.0, change.distance(columns) / self.settings.near)
-            return change(columns), wider * quantile((change.unseen - known.gain).abs())
+            change, columns = fit(s.gain_from, found, known, known.gain, s.gain_ridge)
+            return change(columns), s.gain_widening * half_of_gain(found["changed"], len(evidence), known)
         if "believed gain" not in found or "believed gain" not in known.columns:
             return 0.0, found["changed"]
         believed, changed = (known.columns[name].double() for name in ("believed gain", "changed"))
@@ -158,14 +146,26 @@ class Combined(Estimator):
         wider = max(1.0, found["changed"] / max(float(changed.mean()), 1e-6))  # more changes, more mistakes
         return found["believed gain"] + k * found["changed"], wider * quantile((better - k * changed).abs())
 
-    def regression(
-        self, wanted: Sequence[str], found: dict[str, float], known: StandIns, truth: Tensor
-    ) -> tuple[Regression, Tensor]:
-        """Fit on the statistics that stand-ins and target both have, and return the target's own."""
-        names = [name for name in wanted if name in found and name in known.columns] or ["changed"]
-        columns = torch.stack([known.columns[name] for name in names], 1).double()
-        fitted = Regression(columns, truth.double(), known.kinds, self.settings.ridge)
-        return fitted, torch.tensor([found[name] for name in names], dtype=torch.double)
+
+def fit(
+    wanted: Sequence[str], found: Mapping[str, float], known: StandIns, truth: Tensor, penalty: float
+) -> tuple[Regression, Tensor]:
+    """Fit on the statistics that stand-ins and target both have, and return the target's own."""
+    names = [name for name in wanted if name in found and name in known.columns] or ["changed"]
+    columns = torch.stack([known.columns[name] for name in names], 1).double()
+    fitted = Regression(columns, truth.double(), known.kinds, penalty)
+    return fitted, torch.tensor([found[name] for name in names], dtype=torch.double)
+
+
+def half_of_gain(changed: float, images: int, known: StandIns) -> float:
+    """Half of a 90 % interval of the gain, from the share c of changed answers among n images.
+
+    The deviation is σ = √((s·c)² + v·c/n): the worth of a change differs by s between stand-ins, and v is the variance
+    of one changed answer.
+    """
+    worth = known.worth_of_a_change()
+    deviation = USUAL_DEVIATION if worth is None else worth[1]
+    return DEVIATIONS * math.hypot(deviation * changed, math.sqrt(VARIANCE_OF_A_CHANGE * changed / images))
 
 
 def quantile(errors: Tensor) -> float:
@@ -174,12 +174,8 @@ def quantile(errors: Tensor) -> float:
     return float(errors.sort().values[rank - 1])
 
 
-def logit(share: Tensor) -> Tensor:
-    return share.double().clamp(EDGE, 1 - EDGE).logit()
-
-
-def sigmoid(value: float) -> float:
-    return 1 / (1 + math.exp(-value))
+def within(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
 
 
 def normal_cdf(z: float) -> float:
@@ -187,7 +183,7 @@ def normal_cdf(z: float) -> float:
 
 
 def interval(value: float, half: float) -> Share:
-    value = min(max(value, 0.0), 1.0)
+    value = within(value)
     return Share(value, max(value - half, 0.0), min(value + half, 1.0))
 
 
