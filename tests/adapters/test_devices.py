@@ -65,14 +65,15 @@ def test_a_batch_stays_on_its_device_and_waits_once(
 
 
 @pytest.mark.parametrize("name", mark_slow(ADAPTERS, ADAPTERS.keys() - {"tent", "itta", "itta+"}))
-def test_a_guard_waits_once_more(name: str, trained_for: Trained, stream: list[Tensor]) -> None:
+def test_a_guard_waits_once_unless_the_adapter_has(name: str, trained_for: Trained, stream: list[Tensor]) -> None:
     trained = trained_for(name)
     with pretended_device() as watch:
         adapter = make(trained.to(PRETENDED), name, True, {})
         for x in stream:
             watch.forget()
             adapter(x)
-            assert watch.waits.total() <= 1 + GUARD, watch.waits
+            own = name not in NEVER and name != "itta+"  # itta+ hands over the values that it has fetched
+            assert watch.waits.total() <= own + GUARD, watch.waits
 
 
 def test_only_a_new_domain_costs_a_second_wait(trained_for: Trained, toy_batches: Batches) -> None:

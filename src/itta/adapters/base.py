@@ -66,6 +66,7 @@ class Adapter(nn.Module):
         self._still: list[Trained] = []  # a list, so that it is no submodule: `still` says what it is
         self.latest_loss: Tensor | float = 0.0  # of the last update; a tensor stays on its device until it is read
         self.reference: Tensor | None = None  # the trained model's logits for the last batch, if they were computed
+        self.fetched: tuple[Tensor, Tensor] | None = None  # its answer and the reference, if it has them on the host
         self.opinions: dict[str, Tensor] = {}  # logits of other answers to the last batch, if the method has some
         self.embeddings: Tensor | None = None  # the trained model's features of the last batch, if they were computed
 

@@ -212,6 +212,7 @@ class ITTAPlus(Adapter):
         judged = self.stream(stages[names[-1]])
         last = prefer(judged.posterior, found["plain"], self.hp.margin * (1 - judged.kappa).unsqueeze(1))
         self.note({**stages, "held back": judged.corrected, "neighbours": judged.posterior, "too close": last}, judged)
+        self.fetched = last, found["plain"]
         return send(last, plain.device)
 
     def average(self, answers: dict[str, Tensor]) -> Tensor:
