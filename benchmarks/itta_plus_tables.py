@@ -185,7 +185,8 @@ def draw(rows: list[Row], path: Path) -> None:
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_yticks(range(len(methods)), reversed(methods))
     axes.set_xlabel("points gained over the trained model; a mark is a target and a stream")
-    axes.legend([plt.Line2D([], [], color=c, marker=".", linestyle="") for c in colours.values()], list(colours))
+    marks = [plt.Line2D([], [], color=c, marker=".", linestyle="") for c in colours.values()]
+    axes.legend(marks, list(colours), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=len(marks), frameon=False)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
