@@ -10,7 +10,7 @@ import pytest
 from itta.adapters import ADAPTERS
 from itta.algorithms import ALGORITHMS
 from itta.cli import VERBS as TABLE
-from itta.cli import main, make_app
+from itta.cli import main
 from itta.data.emoji import STYLES
 from itta.estimators import ESTIMATORS
 from itta.hparams import fields
@@ -112,9 +112,9 @@ def test_a_reader_that_has_enough_is_no_mistake():
 
 def test_a_second_command_in_the_same_process_adds_nothing() -> None:
     """Notebooks and tests call `main` many times."""
-    make_app()
+    main(["list", "backbones"])
     before = {name: dict(verb.__annotations__) for name, verb in TABLE.items()}
     fields_before = dict(TrainSettings.__annotations__)
-    make_app()
+    main(["list", "backbones"])
     assert {name: verb.__annotations__ for name, verb in TABLE.items()} == before
     assert TrainSettings.__annotations__ == fields_before

@@ -1,9 +1,12 @@
 """itta train: what it prints, and how it takes bad data and flags."""
 
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,12 +111,42 @@ def test_a_command_without_the_mistake_takes_the_same_directory(mistake, drawn, 
     assert "holds another trial (it differs in steps)" in fails(*words, "--steps", "3")  # this one began
 
 
-@pytest.mark.parametrize("flags", [["--steps", "many"], ["--colour"], []])
-def test_what_is_no_command_ends_with_status_2(flags, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["train", *flags])
-    assert stopped.value.code == 2
-    assert "Traceback" not in capsys.readouterr().err
+NO_COMMANDS: dict[str, tuple[list[str], str]] = {
+    "a value of another type": (
+        ["train", "d", "--out", "o", "--steps", "many"],
+        "--steps INT cannot be 'many'. See itta",
+    ),
+    "an unknown flag": (
+        ["train", "d", "--out", "o", "--taget", "x"],
+        "--taget x; did you mean --target (in itta train)",
+    ),
+    "another verb's flag": (
+        ["adapt", "m", "d", "--mean", "1"],
+        "--mean 1; did you mean --mean (in itta adopt)? See itta",
+    ),
+    "nothing after the verb": (["train"], "itta train needs DATA and --out PATH. See itta train --help."),
+    "no value": (["train", "d", "--out"], "Missing value for argument '--out'"),
+    "an unknown choice": (
+        ["train", "d", "--out", "o", "--bn", "x"],
+        "'x' for argument '--bn'. Expected one of ('auto'",
+    ),
+    "an unknown action": (["data", "fetch"], "unknown: fetch; choices: list, get, check. See itta data --help."),
+    "an unknown verb": (["trian"], "unknown command 'trian'. Did you mean 'train'?"),
+    "no verb": ([], "name a command: demo, train"),
+}
+
+
+@pytest.mark.parametrize("name", NO_COMMANDS)
+def test_a_mistake_in_a_command_is_one_line_that_names_the_verb(name, fails):
+    words, told = NO_COMMANDS[name]
+    assert told in fails(*words)
+
+
+def test_a_mistake_in_a_command_is_one_line_on_a_screen_without_unicode():
+    command = [sys.executable, "-m", "itta", "train", "photos", "--steps", "1.5", "--out", "x"]
+    environment = os.environ | {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert (done.returncode, done.stderr) == (2, "itta: error: --steps INT cannot be '1.5'. See itta train --help.\n")
 
 
 def test_training_prints_a_table_and_the_next_command(drawn, tmp_path, capsys):

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import tyro
-
 from itta import __version__
 from itta.cli.adapt import adapt
 from itta.cli.adopt import adopt
@@ -18,9 +16,9 @@ from itta.cli.data import data
 from itta.cli.demo import demo
 from itta.cli.estimate import estimate
 from itta.cli.export import export
-from itta.cli.help_texts import in_plain_words
 from itta.cli.inspect import inspect
 from itta.cli.list_ import list_
+from itta.cli.parsing import parse
 from itta.cli.predict import predict
 from itta.cli.profile import profile
 from itta.cli.records import records
@@ -55,14 +53,6 @@ VERBS: dict[str, Callable[..., Any]] = {
 
 RESUMING = ("train", "sweep", "tune", "demo", "data")  # the same command goes on after an interruption
 RESUMING_INTO_OUT = ("adapt", "predict")  # so do these with --out
-
-
-def make_app() -> tyro.extras.SubcommandApp:
-    """Make the command line from the table of verbs."""
-    app = tyro.extras.SubcommandApp()
-    for name, verb in VERBS.items():
-        app.command(name=name)(in_plain_words(verb))
-    return app
 
 
 @contextmanager
@@ -113,11 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         words[:2] = ["sweep-status"]
     try:
         with warnings_in_one_line():
-            make_app().cli(
-                args=words,
-                prog="itta",
-                description="Train on several image domains, adapt at test time without labels. Version: --version",
-            )
+            parse(words, VERBS)()
         sys.stdout.flush()  # here, where a reader that has gone is taken care of
     except InputError as error:
         say(f"itta: error: {one_line(error)}", file=sys.stderr)
