@@ -11,11 +11,12 @@ import pytest
 
 from itta.adapters import adapt
 from itta.adapters.itta import ITTA
+from itta.adapters.itta_plus import ITTAPlus
 from itta.cli import main
 from itta.data.folder_images import FolderImages
 from itta.data.target import open_target
 from itta.run.evaluate import evaluate
-from itta.run.tune import best_candidate
+from itta.run.tune import best_candidate, fitting_candidates
 from itta.store.adapter_choice import Candidate, read_choice
 from itta.store.model import load, read_description
 
@@ -37,7 +38,7 @@ def test_tuning_leaves_each_source_out_and_stores_the_choice(own: Path, capsys: 
         assert part.test_domains == (domain,)
         assert domain not in part.train_domains
         assert part == replace(trial, train_domains=part.train_domains, test_domains=part.test_domains)
-    assert len(found["gains"]) == len(ITTA.candidates)
+    assert len(found["gains"]) == len(ITTAPlus.candidates) + len(ITTA.candidates)
     assert all(set(gains) == {"dawn", "noon"} for gains in found["gains"].values())
     assert read_choice(own) == Candidate(**found["chosen"])
     assert json.loads((own / "adapter.json").read_text()) == found
@@ -98,6 +99,19 @@ def test_one_source_domain_cannot_be_left_out(
     capsys.readouterr()
     assert main(["tune", str(tmp_path / "one")]) == 2
     assert "trained on one domain, 'dawn'" in capsys.readouterr().err
+
+
+def test_adapters_that_do_not_fit_are_refused_before_training(
+    train: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model without f_w; by default it is tuned with the adapters that it can have."""
+    out = tmp_path / "erm"
+    assert train(out, "--algorithm", "erm") == 0
+    capsys.readouterr()
+    assert main(["tune", str(out), "--adapter", "t3a", "itta"]) == 2
+    assert "has no learned loss f_w" in capsys.readouterr().err
+    assert not (out / "tune").exists()
+    assert {c.adapter for c in fitting_candidates(load(out), ())} == {"itta+"}
 
 
 def test_permuting_the_targets_labels_changes_nothing_but_the_score(model: Path, photos: Path) -> None:

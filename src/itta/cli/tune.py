@@ -14,7 +14,7 @@ from itta.settings import ComputeSettings, DataAccess, check_at_least
 
 def tune(
     model: Annotated[Positional[Path], arg(metavar="MODEL")],
-    adapter: tuple[str, ...] = ("itta",),
+    adapter: tuple[str, ...] = (),
     data: str = "",
     seeds: int = 1,
     batch_size: int = 32,
@@ -32,7 +32,7 @@ def tune(
 
     Args:
         model: Directory of a trained model.
-        adapter: Test-time methods to choose from.
+        adapter: Test-time methods to choose from. Without this flag: itta+, and itta for a model of ITTA's training.
         data: Folder of the source images, if they have moved since training.
         seeds: Orders of the stream to average over.
         batch_size: Images per batch of the stream.

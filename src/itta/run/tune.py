@@ -32,13 +32,14 @@ from itta.text import as_file_name
 from itta.trial import Trial
 
 NO_ADAPTATION = Candidate("source", {})
+DEFAULT_ADAPTERS = ("itta+", "itta")
 
 
 @dataclass(frozen=True)
 class TuneSettings:
     """How candidates are tried on each stand-in domain."""
 
-    adapters: tuple[str, ...] = ("itta",)
+    adapters: tuple[str, ...] = ()  # none named: those of DEFAULT_ADAPTERS that fit the model
     seeds: int = 1  # orders of the stream to average over
     batch_size: int = 32
     guard: bool | None = None  # None: as each adapter has it by default
@@ -58,7 +59,8 @@ def tune(
     description = read_description(model)
     trial = description.trial
     refuse_code_named_by_file(description, own)
-    wrapped = load_model(description, own) if trial.algorithm == Wrapped.name else None
+    whole = load_model(description, own)
+    wrapped = whole if trial.algorithm == Wrapped.name else None
     if len(trial.train_domains) < 2 and wrapped is None:
         raise InputError(
             f"{model} was trained on one domain, {trial.train_domains[0]!r}: no other can stand in for a target. "
@@ -71,7 +73,7 @@ def tune(
             InputWarning,
             stacklevel=2,
         )
-    candidates = [Candidate(name, of) for name in settings.adapters for of in find_adapter(name).candidates]
+    candidates = fitting_candidates(whole, settings.adapters)
     dataset = in_class_order(open_data(trial, access, data), description.classes)
     prepare(dataset, trial.train_domains, report)
     plain: dict[str, float] = {}
@@ -88,6 +90,25 @@ def tune(
     choice = Choice(best_candidate(candidates, gains), gains, plain)
     write_choice(model, choice)
     return choice
+
+
+def fitting_candidates(model: Trained, adapters: Sequence[str]) -> list[Candidate]:
+    """Return the settings to try. An adapter that does not fit the model is refused before anything is trained.
+
+    Of the default adapters, those that do not fit are left out: `itta` needs a model of ITTA's training.
+    """
+    found = []
+    for name in adapters or DEFAULT_ADAPTERS:
+        tried = [Candidate(name, settings) for settings in find_adapter(name).candidates]
+        try:
+            for candidate in tried:
+                adapt(model, candidate.adapter, **candidate.settings)
+        except InputError:
+            if adapters:
+                raise
+            continue
+        found += tried
+    return found
 
 
 def trained_without(
