@@ -15,7 +15,8 @@ import pytest
 
 from itta import files
 from itta.errors import InputError
-from itta.files import Busy, CannotLock, append_text, complete, hold_lock, lock_for_writing, replace_text
+from itta.files import append_text, complete, lock_for_writing, replace_text
+from itta.locks import Busy, CannotLock, hold_lock
 
 
 def start(code: str, *args: object) -> subprocess.Popen:

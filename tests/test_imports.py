@@ -15,7 +15,10 @@ ROOT = Path(itta.__file__).parent
 # Each room and the rooms that it may import. A room is a folder of the package, or a module beside the folders.
 ALLOWED: dict[str, set[str]] = {"errors": set(), "seeds": set(), "progress": set()}
 ALLOWED["text"] = set()
-ALLOWED["files"] = ALLOWED["registry"] = ALLOWED["schema"] = {"errors", "text"}
+ALLOWED["locks"] = {"errors"}
+ALLOWED["registry"] = {"errors", "text"}
+ALLOWED["files"] = {"errors", "locks"}
+ALLOWED["schema"] = {"errors", "text", "files"}
 ALLOWED["hparams"] = {"errors", "seeds"}
 ALLOWED["settings"] = {"errors", "hparams", "schema"}
 ALLOWED["trial"] = {"errors", "seeds", "hparams", "schema", "settings"}

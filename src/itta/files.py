@@ -1,4 +1,4 @@
-"""The one writer of files: whole after a crash, appended line by line, locked against other processes.
+"""The one writer of files: whole after a crash, and appended line by line by several processes.
 
 Nothing is written through a link, onto a device, or over a file of a kind that itta does not write."""
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, Literal
 
 from itta.errors import InputError
+from itta.locks import hold_lock
 
-POLL = 0.01  # seconds between two attempts to take a lock
 ABANDONED = 3600.0  # seconds without a write, after which a temporary file belongs to nobody
 HEAD = 4096  # bytes that tell the kind of a file
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -27,14 +27,6 @@ KIND_NAMES: dict[Kind, str] = {
     "zip": "a torch.export program",
     "onnx": "an ONNX file",
 }
-
-
-class Busy(InputError):
-    """Another process holds the lock."""
-
-
-class CannotLock(InputError):
-    """The file system has no locks."""
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -111,6 +103,20 @@ def refuse_place(path: Path) -> None:
         raise InputError(f"{path} is a symbolic link, which is not replaced: name the file itself, or delete the link.")
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is a device or a pipe, not a file: name a file.")
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder to write into, with its parents; refuse the path of a file, a device or a broken link."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise InputError(f"{path} is no directory, and files would be written into it: choose another --out.") from None
+
+
+def refuse_pipe(path: Path) -> None:
+    """Refuse to read a pipe or a device: that may never end."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(f"{path} is a device or a pipe, not a file: replace it, or delete it.")
 
 
 def refuse_input(path: Path, inputs: Iterable[str | Path]) -> None:
@@ -242,44 +248,3 @@ def lock_for_writing(path: Path) -> Iterator[None]:
     """
     with hold_lock(path.with_name(f".{path.name}.lock"), math.inf):
         yield
-
-
-@contextmanager
-def hold_lock(path: Path, patience: float = 0.0) -> Iterator[None]:
-    """Hold a lock file; wait up to ``patience`` seconds for another process to release it.
-
-    The operating system releases the lock when the process ends, also by kill -9. The file stays.
-    """
-    from filelock import FileLock, Timeout
-
-    refuse_without_locks(path)
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=-1 if patience == math.inf else patience, poll_interval=POLL)
-    except Timeout:
-        raise Busy(f"another process holds {path}: wait until it has ended, then try again.") from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def refuse_without_locks(path: Path) -> None:
-    """Say so where the file system has no locks.
-
-    Ours, because filelock then waits for a lock that nobody holds, or takes one that outlives a killed process.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Windows: every file system has locks
-        return
-    file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK):  # these mean: held by another process
-            raise CannotLock(
-                f"the file system of {path} has no file locks ({error.strerror}): choose a folder on another one."
-            ) from None
-    finally:
-        os.close(file)

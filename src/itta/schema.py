@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from itta.errors import InputError, first_line
+from itta.files import refuse_pipe
 from itta.text import printable
 
 T = TypeVar("T")
@@ -77,7 +78,8 @@ def too_deep() -> InputError:
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
-    """Read a file whose size is within a limit; the size is known before anything is read."""
+    """Read a file of at most so many bytes."""
+    refuse_pipe(path)
     with open(path, "rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:

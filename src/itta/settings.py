@@ -122,6 +122,7 @@ class StreamSettings:
     def check(self) -> None:
         """Refuse values that no stream can have."""
         check_at_least(1, batch_size=self.batch_size)
+        check_seeds(seed=self.seed)
         if not 0 < self.concentration < math.inf:
             raise InputError(f"--concentration must be a number above 0, got {self.concentration}.")
 
@@ -183,6 +184,12 @@ def check_at_most(most: int, **values: int) -> None:
     for name, value in values.items():
         if value > most:
             raise InputError(f"--{name.replace('_', '-')} must be at most {most}, got {value}.")
+
+
+def check_seeds(**seeds: int) -> None:
+    """Refuse seeds that would be written to a file and then not be read from it."""
+    check_at_least(-MAX_INTEGER, **seeds)
+    check_at_most(MAX_INTEGER, **seeds)
 
 
 def check_threads(threads: int) -> None:

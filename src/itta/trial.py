@@ -9,7 +9,7 @@ from typing import Any
 
 from itta.schema import Names, Seed, conform
 from itta.seeds import derive_seed
-from itta.settings import Precision, RegimeChoice, TrainSettings, regime_of
+from itta.settings import Precision, RegimeChoice, TrainSettings, check_seeds, regime_of
 
 # Fields that came after the first release. At these values they do not enter the key, so old keys stay valid.
 LATER: dict[str, Any] = {
@@ -42,6 +42,7 @@ class Trial(TrainSettings):
 
     def __post_init__(self) -> None:
         self.check()
+        check_seeds(seed=self.trial_seed, hparams_seed=self.hparams_seed)
         if self.regime == "auto":
             object.__setattr__(self, "regime", regime_of(self.dataset, self.image_size))
 

@@ -47,6 +47,16 @@ def raw(name: str, data: bytes) -> Callable[[Path], object]:
     return lambda model: (model / name).write_bytes(data)
 
 
+def as_pipe(name: str) -> Callable[[Path], None]:
+    """Put a pipe in the place of a file: nobody writes to it, so reading it would never end."""
+
+    def harm(model: Path) -> None:
+        (model / name).unlink(missing_ok=True)
+        os.mkfifo(model / name)
+
+    return harm
+
+
 def flip(model: Path) -> None:
     """Change one bit of the weights, where no header is."""
     data = bytearray((model / "model.safetensors").read_bytes())
@@ -81,6 +91,15 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "forty deep": (edit("model.json", about=json.loads("[" * 40 + "]" * 40)), "nested"),
     "a lone surrogate": (raw("model.json", b'{"format": "\\ud800"}'), "not JSON"),
     "a large file": (raw("model.json", b" " * (17 * 2**20)), "larger than 16 MB"),
+    "an unknown setting": (
+        edit_hparams(colour=1),
+        "model.json is damaged or not ours (unknown hyper-parameter 'colour'",
+    ),
+    "an unknown algorithm": (
+        edit("model.json", algorithm="zzz"),
+        "model.json is damaged or not ours (unknown algorithm",
+    ),
+    "weights that are a pipe": (as_pipe("model.safetensors"), "model.safetensors is a device or a pipe"),
     "an unknown field": (edit("model.json", shell="rm"), "unknown field `shell`"),
     "a checksum that is none": (edit("model.json", weights_sha256="abc"), "weights_sha256"),
     "a flipped bit": (flip, "checksum"),
@@ -142,6 +161,8 @@ FLAGS: dict[str, tuple[list[str], str]] = {
     "no class": (["--algorithm", "x:"], "package.module:Class"),
     "threads": (["--threads", "100000"], "--threads must be at most"),
     "negative threads": (["--threads", "-1"], "--threads must be at least 0"),
+    "a vast seed": (["--seed", str(10**20)], "--seed must be at most"),
+    "a vast negative seed": (["--hparams-seed", str(-(10**20))], "--hparams-seed must be at least"),
     "a vast image": (["--image-size", "100000"], "--image-size must be at most 4096"),
 }
 
@@ -232,6 +253,36 @@ def test_an_input_is_never_the_output(models, drawn, tmp_path, fails):
     assert manifest.read_text() == before
     run = Path(shutil.copytree(models["erm"], tmp_path / "run"))
     assert "is an input" in fails("report", run, "--out", run / "records.jsonl")
+    description = (run / "model.json").read_text()
+    for name in ("model.json", "records.jsonl"):
+        assert "is an input" in fails("predict", run, drawn / "night", "--adapter", "source", "--out", run / name)
+    assert (run / "model.json").read_text() == description
+
+
+@pytest.mark.parametrize("verb", ["train", "adapt", "check", "inspect", "sweep"])
+@pytest.mark.parametrize("place", [device, photo])
+def test_output_in_the_place_of_a_directory(place, verb, models, drawn, tmp_path, fails):
+    out = place(tmp_path)
+    words = {
+        "train": [drawn, "--target", "night", *TINY],
+        "sweep": [drawn, "--algorithms", "erm", "--backbone", "small_cnn", "--weights", "none"],
+        "inspect": [models["itta"]],
+    }.get(verb, [models["itta"], drawn / "night"])
+    said = fails(verb, *words, "--out", out)
+    assert f"{out} is no directory" in said
+    assert "choose another --out" in said
+
+
+def test_pipes_are_not_read(models, drawn, tmp_path, fails, capsys):
+    os.mkfifo(tmp_path / "x.png")
+    assert main(["predict", str(models["erm"]), str(tmp_path / "x.png"), "--adapter", "source"]) == 2
+    assert "x.png is a device or a pipe" in capsys.readouterr().out  # in the row of the image
+    os.mkfifo(tmp_path / "records.jsonl")
+    assert "records.jsonl is a device or a pipe" in fails("report", tmp_path)
+
+
+def test_a_stream_has_a_seed_that_can_be_read_again(models, drawn, fails):
+    assert "--seed must be at most" in fails("adapt", models["erm"], drawn / "night", "--seed", str(10**20))
 
 
 def test_a_domain_cannot_lead_out_of_the_model(drawn, tmp_path, tree, run_itta):

@@ -53,6 +53,7 @@ def adapt(
     from itta.data.target import open_stream
     from itta.explain.adapted_stream import AdaptedStream, diagnosis_of
     from itta.explain.run_story import stream_title, tell_adaptation, write_run_page
+    from itta.files import make_folder
     from itta.nn.device import place
     from itta.run.compare import compare
     from itta.run.unfinished_rows import command_of
@@ -68,6 +69,7 @@ def adapt(
     target = open_stream(data, description.expected, stream, access)
     unfinished = None
     if out:
+        make_folder(out)
         identity = (description.weights_sha256, chosen.name, chosen.describe(), asdict(compute))
         command = command_of(identity, data, asdict(stream), len(target.indices), *target.images.names[:1])
         unfinished = UnfinishedStream(out / UNFINISHED, command)
@@ -159,7 +161,6 @@ def write_files(out: Path, description: "Description", comparison: "Comparison")
     from itta.report.plots import plot_stream
     from itta.run.compare import append_records, write_predictions
 
-    out.mkdir(parents=True, exist_ok=True)
     files = [out / "predictions.csv"]
     write_predictions(files[0], comparison, description.classes)
     if comparison.target.labelled:

@@ -53,6 +53,7 @@ def check(
     from itta.data.dataset import prepare_images
     from itta.data.target import open_stream
     from itta.explain.label_pictures import label_pictures
+    from itta.files import make_folder
     from itta.nn.device import place
     from itta.records.label_plan import write_plan
     from itta.report.page.labelling import write_labelling_page
@@ -66,11 +67,11 @@ def check(
     trained = place(load_model(description, own.given()), compute.device, compute.precision)
     chosen = adapter.make(trained, model)
     target = open_stream(data, description.expected, stream, access)
+    make_folder(out)
     with progress_bars() as report:
         prepare_images(target.images, target.name, report)
         comparison = compare(trained, target, chosen, stream, report)
     plan = draw_sample(comparison, tuple(description.classes), description.weights_sha256, budget, stream.seed)
-    out.mkdir(parents=True, exist_ok=True)
     pictures = label_pictures(target.images, [s.number for s in plan.sample])
     files = [write_labelling_page(out / "label.html", plan, pictures), write_plan(out, plan)]
     if json:

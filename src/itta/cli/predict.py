@@ -75,7 +75,7 @@ def predict(
         stream: IO[str] = sys.stdout
         witness = Witness(trained, chosen, most=MOST_NOTED) if is_free(chosen) else None
         if out is not None:
-            refuse_input(out, images)
+            refuse_input(out, [model, *images])
             command = command_of(model.resolve(), images, chosen.name, chosen.describe(), batch_size, format, total)
             unfinished = UnfinishedRows(out, chosen, command)
             done, unreadable = unfinished.done.images, unfinished.done.unreadable

@@ -28,6 +28,7 @@ def records(
         out: For join and import, the file of records to write. For export, the folder to write; it must be empty.
         json: Print the counts as JSON.
     """
+    from itta.files import make_folder
     from itta.records import write_all
     from itta.records.collection import collect_records, in_order
     from itta.records.domainbed import read_domainbed, write_domainbed
@@ -37,7 +38,7 @@ def records(
         if out.exists():
             raise InputError(f"{out} exists: choose another --out, or delete it.")
         found = in_order(collect_records([path]).records) if action == "join" else list(read_domainbed(path, notes))
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(out.parent)
         write_all(out, found)
         kind, n = "records", len(found)
     else:

@@ -68,7 +68,7 @@ def report(
         html: Write the page of a run to this file: results, training, each stream and the answers that changed.
         json: Print the results as JSON.
     """
-    from itta.files import refuse_input, replace_text
+    from itta.files import make_folder, refuse_input, replace_text
     from itta.metrics.significance import compare_rows, rank_rows
     from itta.records.collection import collect_records
     from itta.report.cells import TableOptions
@@ -116,7 +116,7 @@ def report(
     if page:
         say(page)
     if out:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(out.parent)
         replace_text(out, write(tables, rows))
     elif not page:
         print(write(tables, rows), end="")

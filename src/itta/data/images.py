@@ -11,6 +11,7 @@ import PIL
 from PIL import Image, ImageOps, UnidentifiedImageError, features
 
 from itta.errors import InputError, InputWarning
+from itta.files import refuse_pipe
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 MAX_PIXELS = 100_000_000
@@ -36,6 +37,7 @@ def check_image_size(size: int) -> None:
 def read_image(path: str | Path, size: int, max_pixels: int = MAX_PIXELS) -> np.ndarray:
     """Return a file as uint8 [3, size, size]: upright, first frame, on white, without keeping the aspect ratio."""
     path = Path(path)
+    refuse_pipe(path)
     try:
         with _open(path) as image:
             _check_size(path, image, max_pixels)

@@ -8,7 +8,7 @@ from typing import Any
 from itta.errors import InputError
 from itta.explain.learned_loss import describe_f_w, f_w_inputs, plot_f_w, sample_f_w
 from itta.explain.training_logs import curve_summary, plot_curves, read_curves
-from itta.files import replace_text
+from itta.files import make_folder, replace_text
 from itta.nn.affine_stack import AffineStack
 from itta.nn.device import place
 from itta.store.model import OwnCode, load_algorithm, read_description
@@ -45,7 +45,7 @@ def inspect_model(
             title = f"f_w: {f_w.weight.shape[1]} dimensions, {len(f_w.weight)} layers, inputs {span}"
             files.append(plot_f_w(out / "f_w.png", sampled, result["f_w"]["kinds"], title))
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         replace_text(out / "inspect.json", json.dumps(result, indent=2) + "\n")
         files.append(out / "inspect.json")
     return result | {"files": [str(f) for f in files]}

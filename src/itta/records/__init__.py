@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from itta.errors import InputError
-from itta.files import append_text, lock_for_writing, replace_lines
+from itta.files import append_text, lock_for_writing, refuse_pipe, replace_lines
 from itta.schema import MAX_BYTES, Count, Name, Share, check_depth, check_schema, conform, numbers_of, parse_json
 from itta.settings import Precision
 from itta.trial import Trial
@@ -100,6 +100,7 @@ def read_steps(path: Path) -> Iterator[dict[str, float]]:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    refuse_pipe(path)
     with open(path, "rb") as file:
         number = 0
         while line := file.readline(MAX_BYTES):

@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from itta.errors import InputError
-from itta.files import replace_lines, replace_text
+from itta.files import make_folder, replace_lines, replace_text
 from itta.records import Record, merge, parse_line
 from itta.schema import conform, parse_json
 from itta.seeds import derive_seed
@@ -156,7 +156,7 @@ def write_domainbed(folder: Path, records: Iterable[Record], notes: Counter[str]
             notes["runs that differ in what DomainBed does not know, such as image size: it will mix them"] += 1
             args["itta_trial"] = key
         run = place / run_name(args)
-        run.mkdir(parents=True)
+        make_folder(run)
         lines = (to_domainbed(r, args, as_trained[key, r.step]) for r in found)
         replace_lines(run / "results.jsonl", (json.dumps(line, sort_keys=True) + "\n" for line in lines))
         if last_step[key] >= found[0].trial.steps - 1:  # DomainBed counts steps from 0

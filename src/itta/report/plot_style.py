@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from itta.errors import InputError
-from itta.files import complete, refuse_to_replace
+from itta.files import complete, make_folder, refuse_to_replace
 
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")  # Okabe and Ito's
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "+++", "ooo", "---")
@@ -39,7 +39,7 @@ def check_figure_name(path: Path) -> None:
 def save_figure(figure: Any, path: Path) -> Path:
     """Write a figure and close it."""
     check_figure_name(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with complete(path, "figure") as temporary:
         kind = path.suffix[1:].lower()
         figure.savefig(temporary, format=kind, dpi=150, bbox_inches="tight", facecolor="white")

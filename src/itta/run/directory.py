@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from itta.errors import InputError
-from itta.files import Busy, hold_lock, replace_text
+from itta.files import make_folder, replace_text
+from itta.locks import Busy, hold_lock
 from itta.schema import damaged, read_json
 from itta.trial import Trial
 
@@ -17,7 +18,7 @@ TRIAL = "trial.json"
 @contextmanager
 def alone(out: Path, patience: float = 0.0) -> Iterator[None]:
     """Keep other processes out of a directory, however this one ends; wait ``patience`` seconds for another one."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     try:
         with hold_lock(out / LOCK, patience):
             yield

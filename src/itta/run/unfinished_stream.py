@@ -18,6 +18,7 @@ from torch import Tensor
 
 from itta.adapters.base import Adapter
 from itta.errors import InputError
+from itta.files import make_folder
 from itta.metrics.outcome import Outcome
 from itta.nn.optimizer import with_prefix, without_prefix
 from itta.schema import conform
@@ -87,7 +88,7 @@ class UnfinishedStream:
         if self.path is None or time.monotonic() - self.saved < self.pause:
             return
         began = time.monotonic()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         arrays = {name: torch.from_numpy(getattr(answers, name)[:, : answers.done]) for name in ARRAYS}
         state = {k: v.detach().clone() for k, v in adapter.state_dict().items()}  # safetensors refuses shared memory
         facts = Facts(self.command, answers.done, (float(answers.seconds[0]), float(answers.seconds[1])))

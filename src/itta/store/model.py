@@ -16,7 +16,7 @@ from torch import nn
 
 from itta.algorithms import Algorithm, Task, find_algorithm
 from itta.errors import InputError, first_line, last_line
-from itta.files import replace_text
+from itta.files import make_folder, replace_text
 from itta.hparams import default, sensible_numbers
 from itta.models.stand_ins import StandIns
 from itta.models.trained import Trained
@@ -26,6 +26,7 @@ from itta.nn.device import place
 from itta.nn.optimizer import with_prefix, without_prefix
 from itta.nn.style_bank import StyleBank
 from itta.registry import class_name
+from itta.schema import damaged
 from itta.store.description import DESCRIPTION, WEIGHTS, Description, Normalisation, is_model, read_description
 from itta.store.tensors import check_finite_tensors, load_tensors, read_shapes, save_tensors
 
@@ -56,7 +57,7 @@ def save_model(folder: Path, model: Trained, network: str, about: Mapping[str, A
     check_finite_tensors(
         model.state_dict(), "the model's weights", "nothing is saved; train with a smaller learning rate (lr)"
     )
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     tensors = with_prefix("model.", model.state_dict())
     if model.style_bank is not None:
         tensors |= with_prefix("style_bank.", model.style_bank.tensors())
@@ -172,15 +173,17 @@ def check_shapes(d: Description, own: OwnCode) -> None:
 
 def build_checked(d: Description, own: OwnCode) -> Algorithm:
     """Build the model; values that make this fail are a fault of the file."""
+    file = d.folder / DESCRIPTION
     try:
         return build(d, own)
-    except InputError:
-        raise
+    except InputError as error:
+        if str(file) in str(error) or own != OwnCode():  # it may be a mistake in the user's own code
+            raise
+        with damaged(file, "copy the model's directory again"):
+            raise
     except Exception as error:  # hyper-parameters of a file can make a constructor raise nearly anything
-        raise InputError(
-            f"no model can be built from {d.folder / DESCRIPTION} ({type(error).__name__}: {first_line(error)}): "
-            "the file is damaged or not ours."
-        ) from error
+        with damaged(file, "copy the model's directory again"):
+            raise InputError(f"no model can be built from it, {type(error).__name__}: {first_line(error)}") from error
 
 
 def refuse_code_named_by_file(d: Description, own: OwnCode) -> None:

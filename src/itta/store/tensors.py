@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from itta.errors import InputError, first_line
-from itta.files import complete
+from itta.files import complete, refuse_pipe
 from itta.schema import parse_json
 
 
@@ -56,6 +56,7 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 def reading_tensors(path: Path) -> Iterator[None]:
     """Say in one line which file cannot be read."""
     try:
+        refuse_pipe(path)
         yield
     except InputError as error:
         if str(path) in str(error):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from itta.errors import InputError, unknown
-from itta.files import replace_text
+from itta.files import make_folder, replace_text
 from itta.records.domainbed import run_seed
 from itta.schema import Names, conform, damaged, read_json
 from itta.settings import Adaptation, Precision, TrainSettings, check_at_least
@@ -111,7 +111,7 @@ class Sweep(TrainSettings):
 
 def write_sweep(out: Path, sweep: Sweep) -> None:
     """Write the plan into the sweep's folder; the last command counts."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     replace_text(out / FILE, json.dumps(asdict(sweep), indent=2) + "\n")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import itta
-from itta.files import replace_text
+from itta.files import make_folder, replace_text
 from itta.records.story import Stream
 from itta.report.cells import TableOptions
 from itta.report.filled_layout import fill_layout
@@ -43,7 +43,7 @@ def write_page(out: Path, paths: Sequence[Path], where: Mapping[str, str] | None
 
 
 def save_page(out: Path, page: str) -> Path:
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     replace_text(out, page)
     return out
 
