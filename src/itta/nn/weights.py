@@ -3,6 +3,7 @@
 No code in a weights file is executed: it is read as safetensors, or by torch's loader restricted to tensors.
 """
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -47,14 +48,16 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's remarks on a pickle that it then refuses
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
         raise InputError(
             f"cannot read weights from {path} ({first_line(error)}): give a .safetensors or .pth file."
         ) from error
     except Exception as error:  # torch's exceptions for a file that is no archive of tensors have no common base
         raise InputError(
-            f"{path} is not loaded, because it holds more than tensors ({first_line(error)}): save a state dict."
+            f"{path} is not loaded, because it holds more than tensors, and loading it could run code: save a state dict."
         ) from error
     if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in state.values()):
         raise InputError(
