@@ -108,7 +108,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a hub's backbone": (edit("model.json", backbone="timm:hf-hub:someone/model"), "never makes itta import code"),
     "own adapter": (chosen("payload:Class"), "never makes itta import code"),
     "an adapter that is a number": (chosen(3), "adapter"),
-    "an adapter's lr": (settings_with(lr=-1), "lr must be"),
+    "an adapter's lr": (settings_with(lr=-1), "adapter.json is damaged or not ours (lr must be"),
+    "an adapter's unknown setting": (settings_with(colour=1), "adapter.json is damaged or not ours (unknown hyper"),
     "an adapter's guard": (settings_with(guard=True), "'guard'"),
     "an adapter's method": (settings_with(method="tent"), "'method'"),
     "adapter.json is a list": (raw("adapter.json", b"[]"), "adapter.json"),
@@ -459,6 +460,11 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(verb, models, d
     assert "cannot be written: the disk is full" in done.stderr
     assert str(tmp_path / "out") in done.stderr
     assert not [p.name for p in (tmp_path / "out").iterdir() if p.suffix in (".tmp", "", ".safetensors", ".html")][1:]
+
+
+def test_records_that_are_all_damaged_are_counted(tmp_path, fails):
+    (tmp_path / "records.jsonl").write_text("[]\nnull\n")
+    assert f"There are 2 damaged lines of {tmp_path / 'records.jsonl'}, skipped." in fails("report", tmp_path)
 
 
 def test_a_record_without_a_step_stops_a_resume(photos, tmp_path, fails):

@@ -1,5 +1,6 @@
 """The flags that choose an adapter, shared by the verbs that adapt."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,6 +9,7 @@ from itta.cli.screen import NameValues, errors
 from itta.errors import InputError
 from itta.hparams import check_names, parse_settings
 from itta.registry import look_up
+from itta.schema import damaged
 
 if TYPE_CHECKING:
     from itta.adapters import Adapter
@@ -50,5 +52,7 @@ class AdapterFlags:
             raise InputError(f"--preset {self.preset} goes with --adapter itta, and the adapter is {chosen.adapter}.")
         preset = given if chosen.adapter == "itta" else {}
         settings = {**chosen.settings, **preset, **parse_settings(self.settings)}
-        check_names(method.Hparams, settings)
-        return adapt(trained, method, guard=self.guard or None, **settings)
+        by_file = stored is not None and settings == chosen.settings
+        with damaged(model / FILE, "delete it, or run itta tune again") if by_file else nullcontext():
+            check_names(method.Hparams, settings)
+            return adapt(trained, method, guard=self.guard or None, **settings)

@@ -40,7 +40,10 @@ def collect_records(paths: Sequence[Path], where: Mapping[str, str] | None = Non
                 notes[f"damaged lines of {file}, skipped"] += len(damaged)
         started += [t for file in files_of_runs(path, TRIAL_FILE) if (t := trial_without_record(file.parent))]
     if needed and not found and not started:
-        raise InputError(f"no records in {', '.join(map(str, paths))}: expected {RECORDS}, or folders that have one.")
+        unusable = "".join(f" There are {count} {note}." for note, count in notes.items())
+        raise InputError(
+            f"no records in {', '.join(map(str, paths))}: expected {RECORDS}, or folders that have one.{unusable}"
+        )
     kept = [r for r in merge(found) if matches(r, where or {})]
     if where and not kept and (found or needed):
         raise InputError(
