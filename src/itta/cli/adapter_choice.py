@@ -1,11 +1,12 @@
 """The flags that choose an adapter, shared by the verbs that adapt."""
 
+import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from itta.cli.screen import NameValues, errors
+from itta.cli.screen import NameValues, say
 from itta.errors import InputError
 from itta.hparams import check_names, parse_settings
 from itta.registry import look_up
@@ -47,7 +48,7 @@ class AdapterFlags:
         chosen = stored or Candidate(self.adapter or DEFAULT_ADAPTER, {})
         method = find_adapter(chosen.adapter, model / FILE if stored else None)
         if stored and chosen.adapter == "source":
-            errors.print(NOT_ADAPTED.format(model), markup=False, highlight=False)
+            say(NOT_ADAPTED.format(model), file=sys.stderr)
         if self.preset != "paper" and chosen.adapter != "itta":
             raise InputError(f"--preset {self.preset} goes with --adapter itta, and the adapter is {chosen.adapter}.")
         preset = given if chosen.adapter == "itta" else {}

@@ -57,7 +57,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         ) from error
     except Exception as error:  # torch's exceptions for a file that is no archive of tensors have no common base
         raise InputError(
-            f"{path} is not loaded, because it holds more than tensors, and loading it could run code: save a state dict."
+            f"{path} is not loaded, because it holds more than tensors, and loading it could run code: save a state "
+            "dict."
         ) from error
     if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in state.values()):
         raise InputError(
