@@ -1,4 +1,4 @@
-"""What there is to choose from, read off the registries."""
+"""All methods, networks and data sets that a user can choose, read from the registries."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""The demo: a pretrained network learns three drawing styles and meets a fourth, as a stream without labels."""
+"""The demo: a pretrained network learns three drawing styles, then adapts to a fourth without labels."""
 
 import multiprocessing
 import os
@@ -77,7 +77,7 @@ class Passes:
     seed: int
     outcomes: Mapping[tuple[str, str], Outcome]
     records: tuple[Record, ...]
-    told: tuple[Stream, ...]
+    streams: tuple[Stream, ...]
 
 
 def demo_trial(settings: Settings, algorithm: str, seed: int) -> Trial:
@@ -147,7 +147,7 @@ def run_model(folder: Path, settings: Settings, seed: int) -> Passes:
     description = read_description(folder)
     model = place(load_model(description), settings.device)
     outcomes: dict[tuple[str, str], Outcome] = {}
-    made, told = [], []
+    made, streams = [], []
     for order, words in ORDERS.items():
         stream = StreamSettings(domain=(settings.target,), order=order, batch_size=settings.stream_batch, seed=seed)
         target = open_stream("emoji", description.expected, stream)
@@ -164,15 +164,15 @@ def run_model(folder: Path, settings: Settings, seed: int) -> Passes:
             if row.label == TOLD:
                 title = f"{row.label}, {words}, seed {seed}"
                 adapted = AdaptedStream(model, target, adapter, before, outcome, settings.stream_batch)
-                told.append(tell_stream(adapted, title))
-    return Passes(seed, outcomes, tuple(made), tuple(told))
+                streams.append(tell_stream(adapted, title))
+    return Passes(seed, outcomes, tuple(made), tuple(streams))
 
 
 def demo_story(command: str, settings: Settings, passes: Sequence[Passes]) -> Story:
     """Tell of the streams of one pair of methods, once for each seed and order."""
     title = f"{TOLD} on emoji: learned from three drawing styles, adapted to {settings.target}"
     facts = facts_of_dataset(load_dataset("emoji", image_size=64), STYLES)
-    return Story(title, command, facts, versions(), tuple(stream for found in passes for stream in found.told))
+    return Story(title, command, facts, versions(), tuple(stream for found in passes for stream in found.streams))
 
 
 def write_results(out: Path, settings: Settings, passes: Sequence[Passes]) -> tuple[Table, dict[str, Path]]:
@@ -213,7 +213,7 @@ def accuracies(passes: Sequence[Passes], row: Row, order: str) -> list[float]:
 
 
 def clustered_curves(passes: Sequence[Passes], row: Row) -> list[np.ndarray]:
-    """The accuracy along the stream whose classes come in clusters, seed by seed."""
+    """Return the accuracy along the stream with classes in clusters, for each seed."""
     key = row.label, "dirichlet"
     return [p.outcomes[key].running_accuracy(WINDOW) for p in passes if key in p.outcomes]
 

@@ -177,7 +177,7 @@ def check_numbers(hparams: Any) -> None:
 
 @contextmanager
 def sensible_numbers(hparams: Any) -> Iterator[None]:
-    """Check the numbers of hyper-parameters after the block that builds their method, whose own messages say more."""
+    """Check the numbers of hyper-parameters after the block that builds their method: its own messages say more."""
     try:
         yield
     except InputError:

@@ -10,7 +10,7 @@ from typing import Any
 from itta.errors import unknown
 from itta.settings import SMALL_IMAGES, TrainSettings
 
-OTHER_RATES = {"dann": ("lr_g", "lr_d"), "cdann": ("lr_g", "lr_d")}  # methods whose learning rates have other names
+OTHER_RATES = {"dann": ("lr_g", "lr_d"), "cdann": ("lr_g", "lr_d")}  # methods with other names for their learning rates
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ class AdoptSettings:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What a sweep does with each trained model at test time."""
+    """The adapters that a sweep runs on each trained model."""
 
     adapters: tuple[str, ...] = ()
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by adapter

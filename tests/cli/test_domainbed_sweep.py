@@ -121,7 +121,7 @@ def imported(tmp_path: Path, run_itta: Callable[..., str]) -> Path:
     (tmp_path / "sweep" / "crashed" / "err.txt").write_text("CUDA out of memory")
     told = json.loads(run_itta("records", "import", tmp_path / "sweep", "--out", tmp_path / "records.jsonl", "--json"))
     assert told["records"] == 9 + 15 + 6 + 3
-    assert told["told"] == {
+    assert told["notes"] == {
         "runs without a file done: unfinished, or failed": 1,
         "runs without results: they failed before their first checkpoint": 1,
     }

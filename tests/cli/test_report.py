@@ -145,7 +145,7 @@ def test_there_and_back_through_domainbed(runs: Path, run_itta: Callable[..., st
     assert "36 runs written" in run_itta("records", "export", runs, "--out", tmp_path / "sweep")
     back = tmp_path / "back.jsonl"
     result = json.loads(run_itta("records", "import", tmp_path / "sweep", "--out", back, "--json"))
-    assert result == {"records": 36, "out": str(back), "told": {}}
+    assert result == {"records": 36, "out": str(back), "notes": {}}
     assert run_itta("report", back) == run_itta("report", runs)
 
 

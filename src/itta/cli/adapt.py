@@ -81,7 +81,7 @@ def adapt(
     if out and page:
         seed = description.trial.trial_seed if "trial" in description.about else None
         title = stream_title(model, trained.name, seed, stream.order)
-        told = AdaptedStream(
+        adapted = AdaptedStream(
             trained,
             target,
             chosen,
@@ -90,7 +90,7 @@ def adapt(
             stream.batch_size,
             *estimate_for_page(comparison),
         )
-        files = [*write_run_page(out, lambda: tell_adaptation(typed_command(), data, told, title)), *files]
+        files = [*write_run_page(out, lambda: tell_adaptation(typed_command(), data, adapted, title)), *files]
     if json:
         print_json(result | {"files": [str(f) for f in files]})
         return

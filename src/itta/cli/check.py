@@ -106,10 +106,10 @@ def show_verdict(out: Path, labels: Path, json: bool) -> None:
 def verdict_text(adapter: str, checked: "Checked") -> str:
     """Write the verdict in words."""
     v: Verdict = checked.verdict
-    told = f"by {v.labels} labels of {v.changed} changed images"
+    basis = f"by {v.labels} labels of {v.changed} changed images"
     if v.decision == "undecided":
         return (
-            f"Undecided {told}: the e-value that {adapter} helps is {v.e_helps:.3g}, that it hurts {v.e_hurts:.3g}; "
+            f"Undecided {basis}: the e-value that {adapter} helps is {v.e_helps:.3g}, that it hurts {v.e_hurts:.3g}; "
             "40 decides. "
             f"About {v.still_needed} more labels of changed images are needed (half of the simulated futures)."
         )
@@ -118,4 +118,4 @@ def verdict_text(adapter: str, checked: "Checked") -> str:
     if v.decision == "equal":
         return f"{adapter} neither helps nor hurts: every changed image has a label, and as many were gained as lost."
     e_value = max(v.e_helps, v.e_hurts)
-    return f"{adapter} {v.decision}, {told} (e-value {e_value:.3g}; at most 5 % of such verdicts are false)."
+    return f"{adapter} {v.decision}, {basis} (e-value {e_value:.3g}; at most 5 % of such verdicts are false)."

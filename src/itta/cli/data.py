@@ -32,7 +32,7 @@ class Get:
 
 @dataclass(frozen=True)
 class Check:
-    """Count images, compare with what was published, read every one; the exit status tells whether all is well."""
+    """Count the images, compare with the published numbers, and read every image; status 0 means that all is well."""
 
     path: Annotated[Positional[Path], arg(metavar="PATH")]  # A folder root/domain/class/image, or a manifest.
     name: str | None = None  # Which data set it should be; not given: by the folder's name.

@@ -33,7 +33,7 @@ def estimate(
     """Estimate the accuracy on images without labels, before and after adaptation, each with a 90 % interval.
 
     The estimate comes from the answers alone, and from stand-in targets that were made of the sources at the end of the
-    training. It can be wrong: itta check tells how to find out with a few labels. Labels, if the folders give them, are
+    training. It can be wrong: itta check finds out with a few labels. Labels, if the folders give them, are
     only shown beside it. Examples: itta estimate runs/sites photos/site-4; itta estimate runs/emoji emoji --json
 
     Args:
@@ -88,7 +88,7 @@ def estimate_table(title: str, estimated: "Estimated", adapter: str, truth: dict
 
 
 def estimate_lines(estimated: "Estimated", adapter: str) -> list[str]:
-    """What the estimate says, in words."""
+    """Return the estimate in words."""
     combined = estimated.combined
     if combined is None:
         return [f"No estimate with an interval: {estimated.missing}."]

@@ -16,7 +16,7 @@ def list_(
 ) -> None:
     """Show what there is: training methods, test-time methods, estimators, networks, data sets.
 
-    One list also tells what each method needs and its hyper-parameters. Example: itta list adapters
+    One list alone also shows the needs and the hyper-parameters of each method. Example: itta list adapters
 
     Args:
         what: algorithms, adapters, estimators, backbones, datasets, or all.

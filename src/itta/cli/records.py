@@ -46,7 +46,7 @@ def records(
         notes.update(collection.notes)
         kind, n = "runs", write_domainbed(out, collection.records, notes)
     if json:
-        print_json({kind: n, "out": str(out), "told": dict(notes)})
+        print_json({kind: n, "out": str(out), "notes": dict(notes)})
         return
     say(f"{n} {kind} written to {out}")
     for note, count in notes.items():

@@ -1,4 +1,4 @@
-"""What the verbs share: flags, tables and JSON on the screen, and progress bars."""
+"""Flags, tables and JSON on the screen, and progress bars, for all verbs."""
 
 import json
 import shlex

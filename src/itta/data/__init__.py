@@ -87,7 +87,7 @@ def load_dataset(
 ) -> DomainDataset:
     """Load a data set by its name, or a folder root/domain/class/image or a manifest by its path.
 
-    A folder or manifest also gets a fingerprint, which tells two data sets apart however their path is spelled.
+    A folder or manifest also gets a fingerprint, which identifies the data however their path is spelled.
 
     >>> tuple(load_dataset("emoji", image_size=32).domains)
     ('twemoji', 'fluent-3d', 'fluent-mono', 'noto-mono')

@@ -28,7 +28,7 @@ class Images(Protocol):
 
     @property
     def groups(self) -> Sequence[str] | None:
-        """Return the identity that each image shows, the same in every domain, or None if nobody knows."""
+        """Return the identity that each image shows, the same in every domain, or None if it is not known."""
 
     def __len__(self) -> int: ...
 

@@ -39,7 +39,7 @@ def write_contents(folder: Path) -> Contents:
 
 
 def read_contents(folder: Path) -> Contents | None:
-    """Read the contents that a folder had when it was unpacked; None if nobody noted them."""
+    """Read the contents that a folder had when it was unpacked; None if there is no such list."""
     path = contents_file(folder)
     if not path.is_file():
         return None

@@ -56,7 +56,7 @@ def load_folder(
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Refuse names of domains and classes that no file of ours can hold."""
+    """Refuse names of domains and classes that cannot be written to a file as UTF-8."""
     for name in names:
         if readable(name) != name:
             raise InputError(f"the name of the folder {readable(name)!r} is not UTF-8: rename the folder.")

@@ -24,7 +24,7 @@ _bomb_limit = Lock()
 
 
 def decoder_version() -> str:
-    """Return a text that changes whenever the pixels of a decoded file may change."""
+    """Return a text that differs between versions that may decode a file to other pixels."""
     return f"{VERSION} Pillow {PIL.__version__} jpeg {features.version('jpg')} webp {features.version('webp')}"
 
 

@@ -1,6 +1,6 @@
-"""The order in which a target's images arrive: what decides whether online adaptation is easy or hard.
+"""The order in which a target's images arrive. It decides whether online adaptation is easy or hard.
 
-An order is drawn from labels and a seed alone, before any image is read; whoever reads it may start anywhere. Labels
+An order is drawn from labels and a seed alone, before any image is read; a reader may start at any place of it. Labels
 shape the order and nothing else: no adapter sees them.
 """
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from itta.errors import InputWarning
 
 COMPARED = 2**16  # bytes at the beginning of a file; files that agree so far are compared to their end
-MOST_COMPARED = 2_000  # files whose beginning is read
+MOST_COMPARED = 2_000  # files of which the beginning is read
 Files = Mapping[str, Mapping[str, Sequence[Path]]]  # domain -> class -> files
 
 

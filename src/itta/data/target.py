@@ -21,7 +21,7 @@ from itta.trial import Trial
 
 @dataclass(frozen=True)
 class Expected:
-    """What a trained model expects of images."""
+    """The classes, the image size and the trial of a trained model, for opening its target."""
 
     classes: tuple[str, ...]
     image_size: int

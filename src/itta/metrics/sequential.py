@@ -17,7 +17,7 @@ import numpy as np
 ALPHA = 0.05
 BETS = np.array([0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8])  # shares of the largest bet, side by side
 FUTURES = 200  # simulated, to tell how many labels are missing
-FAR = 2000  # labels beyond which nobody goes
+FAR = 2000  # labels: no person gives more
 Decision = Literal["helps", "hurts", "equal", "undecided"]
 
 

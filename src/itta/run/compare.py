@@ -1,4 +1,4 @@
-"""Run one stream through a model as trained and through an adapter, and keep what both answered."""
+"""Run one stream through a model as trained and through an adapter, and keep the answers of both."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ class Comparison:
 
     @property
     def changed(self) -> float:
-        """The share of images whose answer changed."""
+        """The share of images with a changed answer."""
         return float((self.before.predictions != self.after.predictions).mean())
 
 

@@ -1,4 +1,4 @@
-"""A run's directory: one process at a time, one trial for good."""
+"""A run's directory: one process writes at a time, and the trial never changes."""
 
 import json
 from collections.abc import Iterator

@@ -18,7 +18,7 @@ from itta.settings import StreamSettings
 
 @dataclass(frozen=True)
 class Estimation:
-    """A target without labels: the answers of the adapter, and what can be said about them."""
+    """A target without labels: the answers of the adapter, and the estimates from them."""
 
     estimated: Estimated
     right: torch.Tensor | None  # [N], how probably each answer of the adapter is right; None without an estimate

@@ -1,4 +1,4 @@
-"""Feed a stream to an adapter once, in order, and keep score."""
+"""Run a stream through an adapter once, in order, and measure its accuracy."""
 
 import time
 from collections.abc import Iterator, Sequence

@@ -139,7 +139,7 @@ class Diary:
 
 
 def mark_failed(job: Job, reason: str) -> None:
-    """Write, for a process that no longer can, why its trial was given up."""
+    """Write into the state of a dead process why its trial was given up."""
     if (job.out / TRIAL).is_file():
         write_state(job.out, replace(read_state(job.out) or State("failed"), word="failed", reason=reason))
 

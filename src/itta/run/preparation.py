@@ -1,4 +1,4 @@
-"""The preparation of a training: its data must suffice, and its untrained model is built."""
+"""Prepare a training: check that it has enough data, and build the untrained model."""
 
 from collections.abc import Mapping
 
@@ -50,7 +50,7 @@ def build(trial: Trial, dataset: DomainDataset) -> Algorithm:
 
 
 def set_bn(backbone: Backbone, bn: str) -> Backbone:
-    """Freeze batch normalisation or let it live, as the trial says; auto leaves it as the network was made."""
+    """Freeze batch normalisation, or let it use each batch, as the trial says; auto leaves the network as it is."""
     if bn != "auto":
         backbone.frozen_bn = bn == "frozen"
     return backbone.train(backbone.training)

@@ -1,4 +1,4 @@
-"""What the library returns: plain values, a table as text, and in a notebook a table with a small figure."""
+"""The results that the library returns: values, a table as text, and in a notebook a table with a small figure."""
 
 import html
 from collections.abc import Iterator, Mapping, Sequence

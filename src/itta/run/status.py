@@ -1,4 +1,4 @@
-"""What a trial last wrote about itself: state.json in its directory, so that other processes can see how it stands."""
+"""The state of a trial, state.json in its directory: other processes read how far the trial is."""
 
 import json
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class State:
     adapted: Mapping[str, float | str] = field(default_factory=dict)  # evaluation -> seconds, or why it cannot be run
     host: str = ""
     pid: Count = 0
-    started: Seconds = 0.0  # when the process started: tells it from a later one with the same id
+    started: Seconds = 0.0  # when the process started: a later one with the same id differs in it
     time: Seconds = 0.0
 
 

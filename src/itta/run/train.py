@@ -44,7 +44,7 @@ CHECKPOINT = "checkpoint.safetensors"
 
 @dataclass
 class Training:
-    """A training under way: all that its steps share."""
+    """The state that all steps of a training share."""
 
     trial: Trial
     out: Path
@@ -59,7 +59,7 @@ class Training:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a training made."""
+    """The model of a training, its description and its records."""
 
     model: Algorithm
     description: Description
@@ -78,7 +78,7 @@ def train(
     settings: RunSettings = RunSettings(),
     report: ReportProgress = silent,
 ) -> TrainingResult:
-    """Train into ``out``, and go on from what is there; the trained model is also saved in ``out``.
+    """Train into ``out``, from the checkpoint there if there is one; the trained model is also saved in ``out``.
 
     If an earlier step did better on the held-out images of the sources, the model of that step is kept in
     ``out/best``. A finished training is not repeated: its model is loaded.

@@ -26,7 +26,7 @@ Count = Annotated[int, Meta(ge=0)]
 
 @dataclass(frozen=True)
 class Done:
-    """What is done, and of which command."""
+    """The images that are done, and the command that did them."""
 
     command: str  # all that the rows depend on
     images: Count = 0

@@ -32,7 +32,7 @@ SHARE = 20  # the time between two states is at least this many times the time t
 
 @dataclass(frozen=True)
 class Facts:
-    """What the file says beside its tensors."""
+    """The values in the file that are not tensors."""
 
     command: str  # all that the answers depend on
     done: Annotated[int, Meta(ge=0)]

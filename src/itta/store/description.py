@@ -81,7 +81,7 @@ class Description:
 
     @property
     def expected(self) -> Expected:
-        """What the model expects of images."""
+        """The classes, the image size and the trial, for opening a target."""
         return Expected(self.classes, self.image_size, self.trial if "trial" in self.about else None)
 
     def to_json(self) -> dict[str, Any]:
