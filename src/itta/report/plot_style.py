@@ -3,6 +3,7 @@
 Series differ by more than colour: hatches, markers and labels survive a grey printer.
 """
 
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,8 @@ def save_figure(figure: Any, path: Path) -> Path:
     """Write a figure and close it."""
     check_figure_name(path)
     make_folder(path.parent)
-    with complete(path, "figure") as temporary:
+    with complete(path, "figure") as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name in another script is drawn as boxes
         kind = path.suffix[1:].lower()
         figure.savefig(temporary, format=kind, dpi=150, bbox_inches="tight", facecolor="white")
     pyplot().close(figure)
