@@ -24,9 +24,10 @@ MAX_BYTES = 16 * 2**20  # of a file that describes something
 MAX_DEPTH = 32  # objects and lists within each other
 MAX_CLASSES = 100_000
 MAX_IMAGE_SIZE = 4096
+MAX_NAME = 4096  # characters
 MAX_INTEGER = 2**53  # every number up to here is exact in JSON
 
-Name = Annotated[str, Meta(min_length=1, max_length=4096)]
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_CLASSES)]
 Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 Seed = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]

@@ -19,7 +19,10 @@ from safetensors.torch import load_file, save_file
 import itta
 from itta.cli import main
 from itta.errors import InputError
+from itta.records import write_all
+from itta.report.plots import plot_stream
 from itta.store.model import save_model
+from tests.fixtures.made_up import made_up
 
 TINY = ("--backbone", "small_cnn", "--weights", "none", "--image-size", "16", "--steps", "2", "--algorithm", "erm")
 
@@ -99,6 +102,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         edit("model.json", algorithm="zzz"),
         "model.json is damaged or not ours (unknown algorithm",
     ),
+    "no weights": (lambda model: (model / "model.safetensors").unlink(), "there is no file"),
+    "weights cut short": (raw("model.safetensors", b"junk"), "Copy it again, or delete it"),
     "weights that are a pipe": (as_pipe("model.safetensors"), "model.safetensors is a device or a pipe"),
     "an unknown field": (edit("model.json", shell="rm"), "unknown field `shell`"),
     "a checksum that is none": (edit("model.json", weights_sha256="abc"), "weights_sha256"),
@@ -360,6 +365,34 @@ def test_names_of_domains_are_text_on_the_screen(drawn, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "\x1b" not in printed
     assert all(name in printed for name in ("[/b]", "[bold]x", "n\\x1b[2J"))
+
+
+@pytest.mark.parametrize("format", ["markdown", "latex", "html", "csv"])
+def test_names_of_domains_are_text_in_every_table(format, tmp_path, run_itta):
+    found = made_up("erm", target="n\x1b[2J", sources=("a",))
+    write_all(tmp_path / "records.jsonl", found)
+    printed = run_itta("report", tmp_path, "--format", format)
+    assert "\x1b" not in printed
+    assert "x1b" in printed
+
+
+def test_a_figure_may_have_a_name_that_its_font_lacks(tmp_path, recwarn):
+    plot_stream(tmp_path / "s.png", {"source": [np.ones(4)]}, 2, "\u4e2d\u6587 \x1b[2J")
+    assert (tmp_path / "s.png").is_file()
+    assert [str(w.message) for w in recwarn if "Glyph" in str(w.message)] == []
+
+
+def test_a_vast_name_is_refused(drawn, tmp_path, fails):
+    rows = [f"{p.parts[-3]},{p.parts[-2] * 1000},{p}" for p in sorted(drawn.rglob("*.png"))]
+    (tmp_path / "list.csv").write_text("\n".join(["domain,class,file", *rows]))
+    said = fails("train", tmp_path / "list.csv", "--target", "night", *TINY, "--out", tmp_path / "run")
+    assert "characters, and 4,096 are allowed: shorten it" in said
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--engine", "zz"), ("--gpus", "-1"), ("--gpus", "nan")])
+def test_a_dry_run_refuses_what_a_sweep_refuses(flag, value, drawn, tmp_path, fails):
+    words = ["sweep", drawn, "--algorithms", "erm", "--out", tmp_path / "sweep", "--dry-run", flag, value]
+    assert value in fails(*words)
 
 
 def test_a_class_whose_name_is_not_utf8_is_refused(photos, tmp_path, fails):

@@ -14,6 +14,7 @@ from itta.registry import look_up
 from itta.report.cells import Over, Split
 from itta.report.layouts import PAPER_TABLES, TABLES
 from itta.report.rendering import FORMATS
+from itta.text import printable
 
 Conditions = Annotated[tuple[str, ...], arg(metavar="NAME=VALUE …")]
 
@@ -115,10 +116,11 @@ def report(
         return
     if page:
         say(page)
+    text = printable(write(tables, rows), keep="\n")  # a name could steer the terminal that shows the table
     if out:
         make_folder(out.parent)
-        replace_text(out, write(tables, rows))
+        replace_text(out, text)
     elif not page:
-        print(write(tables, rows), end="")
+        print(text, end="")
     for file in (*([out] if out else []), *drawn):
         say(file, file=sys.stderr)  # a pipe gets the table alone

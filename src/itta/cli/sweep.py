@@ -1,5 +1,6 @@
 """itta sweep: many trials, and how they stand."""
 
+import math
 import shlex
 import sys
 import time
@@ -15,6 +16,7 @@ from itta.cli.screen import Flags, NameValues, errors, print_json, progress_bars
 from itta.errors import InputError
 from itta.hparams import parse_settings
 from itta.recipes import QUICK, find_recipe, follow
+from itta.registry import look_up
 from itta.report.tables import Table
 from itta.settings import Adaptation, At, ComputeSettings, DataAccess, TrainSettings, check_at_least, check_threads
 
@@ -99,7 +101,7 @@ def sweep(
         dry_run: Count the trials and estimate the time; train nothing.
         json: Print the result as JSON.
     """
-    from itta.sweep.engines import EngineOptions, choose_devices
+    from itta.sweep.engines import ENGINES, EngineOptions, choose_devices
     from itta.sweep.engines.local import slots_here, threads_each
     from itta.sweep.launch import LaunchSettings, check_sweep, open_sweep_data, run_sweep
     from itta.sweep.plan import Sweep
@@ -107,6 +109,9 @@ def sweep(
 
     if not data:
         raise InputError("no data: name data sets (itta list datasets), or folders root/domain/class/image.")
+    look_up("engine", engine, ENGINES)
+    if gpus is not None and not 0 <= gpus < math.inf:
+        raise InputError(f"--gpus must be a number of at least 0, got {gpus:g}.")
     device, gpus_each = choose_devices(engine, compute.device, gpus)
     chosen = find_recipe(recipe, "cuda" if gpus_each else "cpu")
     training = follow(chosen, typed_settings(training))

@@ -15,6 +15,7 @@ from itta.data.path_list import PathList
 from itta.data.suspicions import warn_about
 from itta.errors import InputError, unknown
 from itta.files import leads_back, walk_folders
+from itta.schema import MAX_NAME
 from itta.text import readable
 
 
@@ -56,8 +57,12 @@ def load_folder(
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Refuse names of domains and classes that cannot be written to a file as UTF-8."""
+    """Refuse names of domains and classes that a model or a record could not hold."""
     for name in names:
+        if len(name) > MAX_NAME:
+            raise InputError(
+                f"the name {name[:40]!r}… has {len(name):,} characters, and {MAX_NAME:,} are allowed: shorten it."
+            )
         if readable(name) != name:
             raise InputError(f"the name of the folder {readable(name)!r} is not UTF-8: rename the folder.")
 

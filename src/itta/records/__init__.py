@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from itta.errors import InputError
+from itta.errors import InputError, InputWarning
 from itta.files import append_text, lock_for_writing, refuse_pipe, replace_lines
 from itta.schema import MAX_BYTES, Count, Name, Share, check_depth, check_schema, conform, numbers_of, parse_json
 from itta.settings import Precision
@@ -86,7 +86,7 @@ def read(path: Path, damaged: list[int] | None = None) -> Iterator[Record]:
         last = values["trial"], record.trial
         yield record
     if skipped and damaged is None:
-        warnings.warn(f"{path}: {len(skipped)} damaged lines were skipped", stacklevel=2)
+        warnings.warn(f"{path}: {len(skipped)} damaged lines were skipped.", InputWarning, stacklevel=2)
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

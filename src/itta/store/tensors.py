@@ -67,7 +67,12 @@ def reading_tensors(path: Path) -> Iterator[None]:
 
 
 def unreadable(path: Path, error: Exception) -> InputError:
-    return InputError(f"cannot read {path}: {first_line(error)}. The file is damaged or is not a safetensors file.")
+    if not path.exists():
+        return InputError(f"there is no file {path}: copy the whole directory again.")
+    return InputError(
+        f"cannot read {path} ({first_line(error)}): the file is damaged or is not a safetensors file. Copy it again, "
+        "or delete it."
+    )
 
 
 def check_finite_tensors(tensors: Mapping[str, Tensor], what: str, cure: str) -> None:
