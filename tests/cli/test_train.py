@@ -233,7 +233,10 @@ def test_the_help_names_every_choice_of_the_tables(verb, names, capsys):
 def test_the_help_of_the_command_names_the_version(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
-    assert "Version: --version" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Version: --version" in printed
+    assert printed.count("\n") < 60  # one screen: the examples are in the help of each verb
+    assert "Example" not in printed
 
 
 def test_an_interruption_names_the_verb(monkeypatch, capsys):

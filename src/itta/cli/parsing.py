@@ -12,7 +12,10 @@ import tyro
 from itta.cli.help_texts import in_plain_words
 from itta.errors import InputError, unknown
 
-DESCRIPTION = "Train on several image domains, adapt at test time without labels. Version: --version"
+DESCRIPTION = (
+    "Train on several image domains, adapt at test time without labels. itta VERB --help shows the flags of a verb, "
+    "with examples. Version: --version"
+)
 
 
 def parse(words: Sequence[str], verbs: Mapping[str, Callable[..., Any]]) -> Callable[[], Any]:
@@ -22,7 +25,7 @@ def parse(words: Sequence[str], verbs: Mapping[str, Callable[..., Any]]) -> Call
         raise unknown("command", verb, [*verbs]) if verb else InputError(f"name a command: {', '.join(verbs)}.")
     app = tyro.extras.SubcommandApp()
     for name, function in verbs.items():
-        app.command(name=name)(to_call_later(in_plain_words(function)))
+        app.command(name=name)(to_call_later(in_plain_words(function), in_short=verb not in verbs))
     box = StringIO()
     try:
         with redirect_stderr(box):
@@ -35,13 +38,18 @@ def parse(words: Sequence[str], verbs: Mapping[str, Callable[..., Any]]) -> Call
     return call
 
 
-def to_call_later(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function with the parameters of a verb, which gives back the call instead of making it."""
+def to_call_later(verb: Callable[..., Any], in_short: bool = False) -> Callable[..., Any]:
+    """Return a function with the parameters of a verb, which gives back the call instead of making it.
+
+    ``in_short`` leaves the first sentence of its help, for the list of all verbs.
+    """
 
     @wraps(verb)
     def give_back(*values: Any, **named: Any) -> Any:
         return partial(verb, *values, **named)
 
+    if in_short:
+        give_back.__doc__ = (verb.__doc__ or "").partition("\n")[0]
     return give_back
 
 
