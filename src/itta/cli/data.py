@@ -1,4 +1,4 @@
-"""itta data: the published data sets, and a look at one's own."""
+"""itta data: published data sets, and checks of your own images."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +15,17 @@ SHOWN = 20  # problems on the screen; JSON has all
 
 @dataclass(frozen=True)
 class List:
-    """Show the published data sets: domains, images, where they come from."""
+    """Show the published data sets: their domains, numbers of images and sources."""
 
     json: bool = False  # Print as JSON, with all that is known.
 
 
 @dataclass(frozen=True)
 class Get:
-    """Fetch a data set, unpack it, and lay it out as DomainBed does; an interrupted one goes on where it stopped."""
+    """Fetch a data set, unpack it, and lay it out as DomainBed does; an interrupted download goes on."""
 
-    name: Annotated[Positional[str], arg(metavar="NAME")]  # Which one (itta data list).
-    root: Path  # Where data sets lie; also for --data-root and ITTA_DATA.
+    name: Annotated[Positional[str], arg(metavar="NAME")]  # Name of the data set (itta data list).
+    root: Path  # Folder of all data sets; name the same folder in --data-root or ITTA_DATA.
     url: str | None = None  # A folder on the web that holds the same files.
     json: bool = False  # Print the result as JSON.
 

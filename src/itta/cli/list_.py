@@ -14,7 +14,7 @@ def list_(
     what: Annotated[Positional[str], arg(metavar="[LIST]")] = "all",
     json: bool = False,
 ) -> None:
-    """Show what there is: training methods, test-time methods, estimators, networks, data sets.
+    """List the training methods, test-time methods, estimators, networks and data sets.
 
     One list alone also shows the needs and the hyper-parameters of each method. Example: itta list adapters
 

@@ -33,7 +33,7 @@ def predict(
     threads: int = 0,
     workers: int = 1,
 ) -> None:
-    """Predict images or folders of images; a row for each, which says whether adaptation changed the answer.
+    """Predict images or folders of images, one row each; the row says whether adaptation changed the answer.
 
     An image that cannot be read gets a row with the reason, and the exit status is not 0. After an interruption, the
     same command with the same --out goes on where it stopped.
