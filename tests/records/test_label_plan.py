@@ -52,7 +52,13 @@ def labels_of(plan: Plan, tmp_path: Path, *rows: str) -> dict[int, int]:
 
 def test_labels_are_read(plan: Plan, tmp_path: Path) -> None:
     assert labels_of(plan, tmp_path, 'ID,7,"a,b.png",cat', "ID,2,'=c.png,'-dog") == {7: 0, 2: 1}
-    assert labels_of(plan, tmp_path, "ID,7,a,?") == {}
+    assert labels_of(plan, tmp_path, "ID,7,a,?", "ID,2,b,cat") == {2: 0}
+
+
+@pytest.mark.parametrize("rows", [(), ("ID,7,a,?",), ("ID,7,a,",)])
+def test_no_label_is_no_verdict(plan: Plan, tmp_path: Path, rows: tuple[str, ...]) -> None:
+    with pytest.raises(InputError, match=r"labels\.csv has no label yet: label some images"):
+        labels_of(plan, tmp_path, *rows)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +67,8 @@ def test_labels_are_read(plan: Plan, tmp_path: Path) -> None:
         ("0123456789abcdef,7,a,cat", "belongs to another check"),
         ("ID,8,a,cat", "not in plan.json"),
         ("ID,7,a,cow", "has the label 'cow'; choices: cat"),
-        ("ID,7", "has not the columns"),
+        (f"ID,{'9' * 5000},a,cat", "names image '9999"),
+        ("ID,7", "lacks one of the columns"),
     ],
 )
 def test_wrong_labels_are_refused(plan: Plan, tmp_path: Path, row: str, reason: str) -> None:

@@ -116,6 +116,23 @@ def test_an_adapter_of_the_users_own(trained: Trained, stream: list[Tensor], tmp
     assert torch.equal(itta.load(path, model, adapter=OwnTent)(stream[1]), adapter(stream[1]))
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"), [({"lr": "nan"}, "lr must be a finite number"), ({"colour": 1}, "unknown hyper-parameter")]
+)
+def test_settings_in_a_file_are_its_fault(
+    settings: dict[str, Any], told: str, trained: Trained, tmp_path: Path
+) -> None:
+    model, path = trained("itta"), tmp_path / "a.safetensors"
+    itta.save(itta.adapt(model, "itta"), path)
+    state, facts = load_tensors(path)
+    save_tensors(path, state, facts | {"settings": settings})
+    with pytest.raises(InputError, match=rf"a\.safetensors is damaged or not ours \({told}"):
+        itta.load(path, model)
+    save_tensors(path, {k: v * torch.nan if v.is_floating_point() else v for k, v in state.items()}, facts)
+    with pytest.raises(InputError, match=r"a\.safetensors is damaged or not ours \(its weights are not finite"):
+        itta.load(path, model)
+
+
 def test_states_that_do_not_fit_are_one_line(trained: Trained, tmp_path: Path, net: nn.Module) -> None:
     model, path = trained("erm"), tmp_path / "state.safetensors"
     adapter: Adapter = itta.adapt(model, "shot")

@@ -99,18 +99,20 @@ def read_labels(path: Path, plan: Plan) -> dict[int, int]:
         except (UnicodeDecodeError, csv.Error) as error:
             raise InputError(f"not a CSV file: {error}") from error
         known = {str(as_cell(name)): number for number, name in enumerate(plan.classes)}
-        planned = {s.number for s in plan.sample}
+        planned = {str(s.number) for s in plan.sample}
         found = {}
         for line, row in enumerate(rows, 2):
             if not set(COLUMNS) <= set(row) or None in row.values():
-                raise InputError(f"line {line} has not the columns {', '.join(COLUMNS)}")
+                raise InputError(f"line {line} lacks one of the columns {', '.join(COLUMNS)}")
             if row["plan"] != plan.id:
                 raise InputError(f"line {line} belongs to another check ({row['plan']!r}, and this one is {plan.id})")
-            if not row["number"].isdecimal() or int(row["number"]) not in planned:
-                raise InputError(f"line {line} names image {row['number']!r}, which is not in {PLAN_FILE}")
+            if row["number"] not in planned:
+                raise InputError(f"line {line} names image {row['number'][:40]!r}, which is not in {PLAN_FILE}")
             if row["label"] in ("", "?"):
                 continue
             if row["label"] not in known:
                 raise InputError(f"line {line} has the label {row['label']!r}; choices: {', '.join(known)}, ?")
             found[int(row["number"])] = known[row["label"]]
+    if not found:
+        raise InputError(f"{path} has no label yet: label some images on the page, and save the file again.")
     return found

@@ -38,7 +38,7 @@ def save_adapter(path: Path, adapter: Adapter) -> None:
     about = AdapterDescription(class_name(type(inner)), asdict(inner.hp), guard, inner.model.n_classes)
     state = adapter.state_dict()
     check_finite_tensors(
-        {k: v for k, v in state.items() if k.startswith(WEIGHTS)},
+        weights_in(state),
         "the adapter's weights",
         "nothing is saved; reset it, or adapt with a smaller learning rate (lr)",
     )
@@ -67,7 +67,9 @@ def load_adapter(path: Path, model: Trained, adapter: type[Adapter] | None = Non
         raise InputError(f"{path} names the adapter {about.adapter!r}, and {class_name(cls)!r} was given.")
     if about.classes != model.n_classes:
         raise InputError(f"{path} belongs to a model of {about.classes} classes, and this one has {model.n_classes}.")
-    made = adapt(model, cls, guard=False if about.guard is None else about.guard, **about.settings)
+    with damaged(path, "give the model that it was made for, or save the adapter again"):
+        made = adapt(model, cls, guard=False if about.guard is None else about.guard, **about.settings)
+        check_finite_tensors(weights_in(state), "its weights", "they were damaged after the adapter was saved")
     try:
         check_weights(made.state_dict(), state)
         made.load_state_dict(state)
@@ -76,6 +78,11 @@ def load_adapter(path: Path, model: Trained, adapter: type[Adapter] | None = Non
             f"{path} does not fit this model ({last_line(error)}): give the model that it was made for."
         ) from error
     return made
+
+
+def weights_in(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights in the state of an adapter. Its other tensors may hold infinities, as T3A's do."""
+    return {name: tensor for name, tensor in state.items() if name.startswith(WEIGHTS)}
 
 
 def check_weights(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
