@@ -136,7 +136,7 @@ def look_along(
 
 
 def look_at_home(trained: Algorithm, dataset: DomainDataset, trial: Trial, images: int) -> Iterator[Evidence]:
-    """Streams of unequal classes from held-out images of the model's own domains: only the class frequencies are new."""
+    """Streams of unequal classes from held-out images of the model's own domains: only the frequencies are new."""
     splits, orders = split(dataset, 0), []
     parts = {name: splits[name].held_out for name in trial.train_domains}
     joined = JoinedImages({name: dataset.domain(name) for name in parts})

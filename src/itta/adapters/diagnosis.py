@@ -56,8 +56,8 @@ class Diagnosis:
     p_t is the answer to image t, ā the mean of the answers before it, and ḡ the running mean of all answers; ḡ starts
     with the answers that the model's confusions predict for some images of the usual classes. π̂ is the prior that
     explains ḡ by the confusions, pulled towards the usual classes. Confusions on the sources say less about a target
-    that is further away, so the pull grows with that distance: it is min(pull, rise·d̄), with d̄ the mean of the distances
-    that come with the answers. Without distances, it is the whole pull.
+    that is further away, so the pull grows with that distance: it is min(pull, rise·d̄), with d̄ the mean of the
+    distances that come with the answers. Without distances, it is the whole pull.
 
     Likeness: δ_t = ⟨p_{t−1}, p_t⟩ − ⟨ā, p_t⟩ is 0 on average if the order is random, whatever the classes. z is the
     mean of δ over its standard error, κ = clip((z − low)/(high − low), 0, 1), and ρ = Σ⟨p_{t−1}, p_t⟩/Σ⟨ā, p_t⟩.

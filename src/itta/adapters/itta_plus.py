@@ -72,8 +72,8 @@ class ITTAPlus(Adapter):
     """p = (softmax(f_φ(f_θ(x))/T) + softmax(f_φ(f_Θ(f_θ(x)))/T) + w·softmax(s·cos(z, c_k)))/(2 + w), then `Diagnosis`.
 
     f_Θ is that of `TargetStyle`, T the temperature, c_k are T3A's prototypes, w is their weight, and the factor s
-    gives the third answer the mean entropy of the first. When the style jumps, the domain has changed: style, prototypes
-    and class frequencies start afresh. A margin m makes the trained model's class e^((1−κ)·m) times as probable.
+    gives the third answer the mean entropy of the first. When the style jumps, the domain has changed: style,
+    prototypes and class frequencies start afresh. A margin m makes the model's class e^((1−κ)·m) times as probable.
     """
 
     name = "itta+"
