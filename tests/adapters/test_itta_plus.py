@@ -199,7 +199,7 @@ def test_the_diagnosis_is_plain_data(model: Algorithm, stream: list[Tensor]) -> 
         adapter(x)
     found = adapter.diagnosis()
     assert found["images"] == sum(SIZES)
-    assert list(found["changed"]) == ["restyled", "prototypes", "held back", "neighbours", "too close"]
+    assert list(found["changed"]) == ["restyled", "prototypes", "frequencies", "neighbours", "too close"]
     assert sum(found["prior"].values()) == pytest.approx(1)
     assert [entry["images"] for entry in found["history"]] == [12, 17, 18, 27, 39, 42]
     assert found["history"][-1]["rho"] == found["rho"]

@@ -43,7 +43,7 @@ class Rules:
 class Judged(NamedTuple):
     """The answers to a batch after its diagnosis, log-probabilities [B, C], and the diagnosis at each image, [B]."""
 
-    corrected: Tensor  # answers that the model gives too often are held back
+    corrected: Tensor  # by the class frequencies of the stream, and the bias of the model
     posterior: Tensor  # and the images before are used
     rho: Tensor
     kappa: Tensor

@@ -211,7 +211,7 @@ class ITTAPlus(Adapter):
         far = total_variation(answers["plain"], answers["restyled"]) if "restyled" in answers else None
         judged = self.stream(stages[names[-1]], far)
         last = prefer(judged.posterior, found["plain"], self.hp.margin * (1 - judged.kappa).unsqueeze(1))
-        self.note({**stages, "held back": judged.corrected, "neighbours": judged.posterior, "too close": last}, judged)
+        self.note({**stages, "frequencies": judged.corrected, "neighbours": judged.posterior, "too close": last}, judged)
         self.fetched = last, found["plain"]
         return send(last, plain.device)
 
