@@ -205,13 +205,13 @@ class ITTAPlus(Adapter):
         answers = {name: logits / self.temperature for name, logits in found.items()}
         if "prototypes" in found:
             answers["prototypes"] = self.sharpened(found["prototypes"], answers["plain"])
-        names = list(answers)
-        self.opinions = {name: answers[name] for name in names[1:]}
+        names, self.opinions = list(answers), {name: of for name, of in answers.items() if name != "plain"}
         stages = {name: self.average({n: answers[n] for n in names[: i + 1]}) for i, name in enumerate(names)}
         far = total_variation(answers["plain"], answers["restyled"]) if "restyled" in answers else None
         judged = self.stream(stages[names[-1]], far)
         last = prefer(judged.posterior, found["plain"], self.hp.margin * (1 - judged.kappa).unsqueeze(1))
-        self.note({**stages, "frequencies": judged.corrected, "neighbours": judged.posterior, "too close": last}, judged)
+        stages |= {"frequencies": judged.corrected, "neighbours": judged.posterior, "too close": last}
+        self.note(stages, judged)
         self.fetched = last, found["plain"]
         return send(last, plain.device)
 
