@@ -19,11 +19,12 @@ from benchmarks.benchmark_results import (
     listed,
     name_of,
     read_results,
+    signed,
     told_apart,
     with_interval,
 )
 from benchmarks.command import run_command
-from benchmarks.pages import replace_rows, write_between
+from benchmarks.pages import meaning, replace_rows, write_between
 from itta.errors import InputError
 from itta.files import replace_text
 from itta.metrics.accuracy import mean, percent
@@ -150,7 +151,7 @@ def training_table(results: Results, part: Part) -> Table:
     return Table(part.title, [*heads, "told from ERM", "told from best", *(["paper"] if part.paper else [])], lines)
 
 
-def training_sentences(results: Results, part: Part) -> Iterator[str]:
+def training_sentences(results: Results) -> Iterator[str]:
     """What the table of the training methods means."""
     rows = [row for row in results.rows if row.adapter == "source"]
     names = {row.label: name_of(row) for row in rows}
@@ -159,17 +160,17 @@ def training_sentences(results: Results, part: Part) -> Iterator[str]:
         yield "One method has run so far, so there is nothing to compare."
         return
     if erm:
-        yield f"- {told_apart(results.compare(rows, erm), names, 'ERM')}"
+        yield f"{told_apart(results.compare(rows, erm), names, 'ERM')}"
     if best:
         others = results.compare([row for row in rows if row != best], best)
         below = sum(verdict(c) == "below" for c in others.values())
         yield (
-            f"- {names[best.label]} has the highest mean. It can be told from {below} of {len(others)} others. The "
-            "best row was picked by these figures, so its lead is too large on average."
+            f"{names[best.label]} has the highest mean. It can be told from {below or 'none'} of {len(others)} others. "
+            "The best row was picked by these figures, so its lead is too large on average."
         )
     unfinished = [names[row.label] for row in rows if not results.mean(row).values]
     if unfinished:
-        yield f"- {listed(unfinished)} have not run on every target yet."
+        yield f"{listed(unfinished)} have not run on every target yet."
 
 
 def pairs_of(results: Results, order: str) -> list[Row]:
@@ -207,22 +208,33 @@ def adapter_sentences(results: Results, order: str) -> Iterator[str]:
     """What the table of the adapters means: the best pair, our pair, and adapters that gain or lose on all targets."""
     rows, erm = pairs_of(results, order), results.find("erm")
     if erm is None or not rows:
+        yield "Models of ERM without adaptation are missing, so there is nothing to compare."
         return
     best = best_of(results, [*rows, erm])
-    if best:
-        lead = with_interval(results.difference(best, erm)) if best != erm else ""
-        yield f"- The best pair is **{name_of(best)}**: {mean_text(results, best)} %, {lead} points over ERM alone."
+    if best == erm:
+        yield "No pair has a higher mean than ERM without adaptation."
+    elif best:
+        lead = with_interval(results.difference(best, erm))
+        yield f"The best pair is **{name_of(best)}**: {mean_text(results, best)} %, {lead} points over ERM alone."
+        plain = results.find(best.algorithm)
+        changes = changes_of(results, best, plain) if plain else {}
+        if changes and min(changes.values()) < 0:
+            worst = min(changes, key=lambda target: changes[target])
+            yield (
+                f"Adapting by {ADAPTERS.get(best.adapter, best.adapter)} loses on {worst.partition('/')[2]}: "
+                f"{signed(changes[worst])} points beside the same models without adaptation."
+            )
     ours = results.find("itta", "guarded itta+", order)
     if ours and ours != best:
-        yield f"- ITTA's training + `itta+` is {with_interval(results.difference(ours, erm))} points over ERM alone."
-    kinds = {"gains on every target": 1, "loses on every target": -1}
+        yield f"ITTA's training + `itta+` is {with_interval(results.difference(ours, erm))} points over ERM alone."
+    kinds = {"gain on every target": 1, "lose on every target": -1}
     for training in TRAININGS:
         plain = results.find(training)
         for words, sign in kinds.items() if plain else ():
             same = [row.adapter for row in rows if row.algorithm == training and one_sided(results, row, plain, sign)]  # type: ignore[arg-type]
             if same:
                 of = "ERM's" if training == "erm" else "ITTA's"
-                yield f"- On {of} models, {words}: {', '.join(ADAPTERS.get(a, a) for a in same)}."
+                yield f"On {of} models, these methods {words}: {', '.join(ADAPTERS.get(a, a) for a in same)}."
 
 
 def both_orders(results: Results) -> str:
@@ -259,14 +271,21 @@ def over_orders(values: Sequence[Mapping[str, Mapping[Run, float]]]) -> dict[str
     }
 
 
+def changes_of(results: Results, row: Row, plain: Row) -> dict[str, float]:
+    """The mean difference on each target."""
+    found = {}
+    for target, runs in results.values[row.label].items():
+        base = results.values[plain.label].get(target, {})
+        shared = [runs[key] - base[key] for key in runs if key in base]
+        if shared:
+            found[target] = mean(shared)
+    return found
+
+
 def one_sided(results: Results, row: Row, plain: Row, sign: int) -> bool:
     """Whether the mean difference has this sign on every target."""
-    found = []
-    for target, runs in results.values[row.label].items():
-        base = results.values[plain.label][target]
-        shared = [runs[key] - base[key] for key in runs if key in base]
-        found += [sum(shared) / len(shared)] if shared else []
-    return bool(found) and all(sign * difference > 0 for difference in found)
+    changes = changes_of(results, row, plain).values()
+    return bool(changes) and all(sign * change > 0 for change in changes)
 
 
 def alpha_table(results: Results) -> Table:
@@ -287,7 +306,7 @@ def sections(options: Options) -> Iterator[str]:
     for part in PARTS:
         results = read_results(options.records / part.file)
         if results:
-            sentences = "\n".join(training_sentences(results, part))
+            sentences = meaning(training_sentences(results))
             yield f"## {part.title}\n\n{part.about}\n\n{training_table(results, part).to_markdown()}\n\n{sentences}"
         if results and part.file == PARTS[0].file:
             yield from adapter_sections(options)
@@ -301,7 +320,7 @@ def adapter_sections(options: Options) -> Iterator[str]:
     results = read_pairs(options)
     for order in ORDERS if results else ():
         if results and pairs_of(results, order):
-            table, sentences = adapter_table(results, order), "\n".join(adapter_sentences(results, order))
+            table, sentences = adapter_table(results, order), meaning(adapter_sentences(results, order))
             yield f"## {table.title}\n\n{table.to_markdown()}\n\n{sentences}"
     if results and all(pairs_of(results, order) for order in ORDERS):
         yield f"**Over both orders.** {both_orders(results)}"

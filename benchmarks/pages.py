@@ -1,6 +1,6 @@
 """Text on a page of the documentation that a command writes: between two comments, or in rows of a table."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from itta.errors import InputError
@@ -41,3 +41,13 @@ def replace_rows(page: str, rows: Mapping[str, str]) -> str:
             raise InputError(f"the page needs one row of a table that begins with {first!r}, and has {len(found)}.")
         lines[found[0]] = row
     return "\n".join(lines)
+
+
+def meaning(sentences: Iterable[str]) -> str:
+    """The sentences below a table: one that says what it means, then a list.
+
+    >>> meaning(["No method gains.", "One loses."])
+    'No method gains.\\n\\n- One loses.'
+    """
+    first, *others = sentences
+    return "\n\n".join([first, *(["\n".join(f"- {other}" for other in others)] if others else [])])
