@@ -1,15 +1,17 @@
 """The page of the benchmark, its figure and the claims follow from records; these are made up."""
 
+import doctest
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from benchmarks import benchmark_tables
+from benchmarks import benchmark_results, benchmark_tables, pages, spot_check
 from benchmarks.benchmark_claims import AHEAD, ALPHA, BETTER, LEARNED
 from benchmarks.benchmark_results import Results, read_results
 from benchmarks.pages import replace_rows
@@ -165,3 +167,10 @@ def test_the_published_page_is_what_the_command_writes(tmp_path: Path) -> None:
     benchmark_tables.main(benchmark_tables.Options(DOCS / "results" / "records", *files))
     assert files[0].read_text() == (DOCS / "results" / "benchmark.md").read_text()
     assert files[1].read_text() == (DOCS / "results" / "paper_claims.md").read_text()
+
+
+@pytest.mark.parametrize("module", [benchmark_tables, benchmark_results, pages, spot_check])
+def test_the_examples_in_the_code_hold(module: ModuleType) -> None:
+    found = doctest.testmod(module)
+    assert found.attempted > 0
+    assert found.failed == 0
