@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from itta.metrics.accuracy import percent
 from itta.metrics.significance import Measurements, RowComparison, compare_rows
 from itta.records.collection import collect_records
 from itta.report.cells import Cell, TableOptions, average_cell
@@ -71,6 +72,24 @@ def read_results(*paths: Path) -> Results | None:
     filled = fill_layout(layout, collection, TableOptions())
     full = tuple(row for row in layout.rows if any(c.values for c in filled.targets[row.label].values()))
     return Results(filled, measurements(filled), full)
+
+
+def by_mean(results: Results, rows: Sequence[Row]) -> list[Row]:
+    """Sort rows by their mean over targets; rows without all targets come last."""
+    return sorted(rows, key=lambda row: -(results.mean(row).mean if results.mean(row).values else 0.0))
+
+
+def best_of(results: Results, rows: Sequence[Row]) -> Row | None:
+    """The row with the highest mean among those with all targets."""
+    full = [row for row in by_mean(results, rows) if results.mean(row).values]
+    return full[0] if full else None
+
+
+def mean_text(results: Results, row: Row) -> str:
+    cell = results.mean(row)
+    if not cell.values:
+        return cell.reason
+    return percent(cell.mean) + (f" ± {percent(cell.error)}" if len(cell.values) > 1 else "")
 
 
 def name_of(row: Row, adapter: bool = True) -> str:

@@ -6,20 +6,22 @@ docs/results/paper_claims.md that the benchmark decides are written too. Sentenc
 python -m benchmarks.benchmark_tables
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.benchmark_claims import alpha_claim, alpha_rows, claim_rows
 from benchmarks.benchmark_figure import draw
+from benchmarks.benchmark_pairs import adapter_sentences, adapter_table, both_orders, pairs_of
 from benchmarks.benchmark_results import (
-    ADAPTERS,
     ORDERS,
     Results,
+    best_of,
+    by_mean,
     listed,
+    mean_text,
     name_of,
     read_results,
-    signed,
     told_apart,
     with_interval,
 )
@@ -27,14 +29,11 @@ from benchmarks.command import run_command
 from benchmarks.pages import meaning, replace_rows, write_between
 from itta.errors import InputError
 from itta.files import replace_text
-from itta.metrics.accuracy import mean, percent
-from itta.metrics.significance import Run, compare_rows
+from itta.metrics.accuracy import percent
 from itta.report.comparison import verdict
 from itta.report.layouts import Row
 from itta.report.paper import Figure, published_tables
 from itta.report.tables import Table
-
-TRAININGS = ("erm", "itta")  # whose models the adapters ran on
 
 
 @dataclass(frozen=True)
@@ -53,18 +52,31 @@ class Part:
     title: str
     about: str  # a sentence above its table
     paper: str = ""  # the paper's table to print beside ours
+    command: str = ""  # that trained the models, after `itta sweep`; those of the first part are on the page
 
 
 PARTS = (
     Part("benchmark_pacs.jsonl", "Training methods on PACS", "EfficientNet-Lite0, 64 pixels, no adaptation.", "pacs"),
-    Part("benchmark_emoji.jsonl", "Training methods on EmojiStyles", "EfficientNet-Lite0, 64 pixels, no adaptation."),
+    Part(
+        "benchmark_emoji.jsonl",
+        "Training methods on EmojiStyles",
+        "EfficientNet-Lite0, 64 pixels, no adaptation.",
+        command="emoji --recipe quick --algorithms erm mixstyle mixup coral sagnet consistency itta ttt ttt++",
+    ),
     Part(
         "benchmark_single.jsonl",
         "One source domain of PACS",
         "A model learns one domain and is measured on the three others; A→C is art painting to cartoon.",
         "single-source",
+        "PACS --recipe quick --single-source --algorithms erm mixstyle consistency itta",
     ),
-    Part("benchmark_resnet.jsonl", "ResNet-18 on PACS", "ResNet-18 with ImageNet weights, 96 pixels.", "pacs"),
+    Part(
+        "benchmark_resnet.jsonl",
+        "ResNet-18 on PACS",
+        "ResNet-18 with ImageNet weights, 96 pixels.",
+        "pacs",
+        "PACS --recipe quick --backbone resnet18 --image-size 96 --algorithms erm consistency itta",
+    ),
 )
 
 
@@ -97,24 +109,6 @@ def short(label: str) -> str:
     """
     source, arrow, target = label.partition("→")
     return f"{source[0]}→{target[0]}".upper() if arrow else label
-
-
-def by_mean(results: Results, rows: Sequence[Row]) -> list[Row]:
-    """Sort rows by their mean over targets; rows without all targets come last."""
-    return sorted(rows, key=lambda row: -(results.mean(row).mean if results.mean(row).values else 0.0))
-
-
-def best_of(results: Results, rows: Sequence[Row]) -> Row | None:
-    """The row with the highest mean among those with all targets."""
-    full = [row for row in by_mean(results, rows) if results.mean(row).values]
-    return full[0] if full else None
-
-
-def mean_text(results: Results, row: Row) -> str:
-    cell = results.mean(row)
-    if not cell.values:
-        return cell.reason
-    return percent(cell.mean) + (f" ± {percent(cell.error)}" if len(cell.values) > 1 else "")
 
 
 def seeds_text(results: Results, row: Row) -> str:
@@ -173,121 +167,6 @@ def training_sentences(results: Results) -> Iterator[str]:
         yield f"{listed(unfinished)} have not run on every target yet."
 
 
-def pairs_of(results: Results, order: str) -> list[Row]:
-    """Models of ERM and ITTA with every adapter in one order of the stream."""
-    return [
-        row
-        for row in results.rows
-        if row.algorithm in TRAININGS and row.adapter != "source" and results.order(row) == order
-        and row == results.find(row.algorithm, row.adapter, order)
-    ]  # fmt: skip
-
-
-def adapter_table(results: Results, order: str) -> Table:
-    """Every adapter on the models of ERM and of ITTA, in one order of the stream."""
-    names = list(dict.fromkeys(row.adapter for row in by_mean(results, pairs_of(results, order))))
-    heads = {"erm": "ERM's models", "itta": "ITTA's models"}
-    trainings = [name for name in TRAININGS if results.find(name)]
-    lines = []
-    for adapter in ("source", *names):
-        line, found = [ADAPTERS.get(adapter, adapter)], []
-        for training in trainings:
-            plain, row = results.find(training), results.find(training, adapter, order)
-            found.append(row)
-            gain = with_interval(results.difference(row, plain)) if row and plain and row != plain else ""
-            line += [mean_text(results, row) if row else "–", gain]
-        both = found if len(found) == 2 and all(found) else None
-        lines.append([*line, with_interval(results.difference(both[1], both[0])) if both else ""])  # type: ignore[arg-type]
-    columns = [f"{ORDERS.get(order, order)}, %"]
-    for training in trainings:
-        columns += [heads[training], "gain (95 %)" if training == "erm" else "gain (95 %) "]
-    return Table(f"Test-time methods, {ORDERS.get(order, order)}", [*columns, "ITTA's over ERM's (95 %)"], lines)
-
-
-def adapter_sentences(results: Results, order: str) -> Iterator[str]:
-    """What the table of the adapters means: the best pair, our pair, and adapters that gain or lose on all targets."""
-    rows, erm = pairs_of(results, order), results.find("erm")
-    if erm is None or not rows:
-        yield "Models of ERM without adaptation are missing, so there is nothing to compare."
-        return
-    best = best_of(results, [*rows, erm])
-    if best == erm:
-        yield "No pair has a higher mean than ERM without adaptation."
-    elif best:
-        lead = with_interval(results.difference(best, erm))
-        yield f"The best pair is **{name_of(best)}**: {mean_text(results, best)} %, {lead} points over ERM alone."
-        plain = results.find(best.algorithm)
-        changes = changes_of(results, best, plain) if plain else {}
-        if changes and min(changes.values()) < 0:
-            worst = min(changes, key=lambda target: changes[target])
-            yield (
-                f"Adapting by {ADAPTERS.get(best.adapter, best.adapter)} loses on {worst.partition('/')[2]}: "
-                f"{signed(changes[worst])} points beside the same models without adaptation."
-            )
-    ours = results.find("itta", "guarded itta+", order)
-    if ours and ours != best:
-        yield f"ITTA's training + `itta+` is {with_interval(results.difference(ours, erm))} points over ERM alone."
-    kinds = {"gain on every target": 1, "lose on every target": -1}
-    for training in TRAININGS:
-        plain = results.find(training)
-        for words, sign in kinds.items() if plain else ():
-            same = [row.adapter for row in rows if row.algorithm == training and one_sided(results, row, plain, sign)]  # type: ignore[arg-type]
-            if same:
-                of = "ERM's" if training == "erm" else "ITTA's"
-                yield f"On {of} models, these methods {words}: {', '.join(ADAPTERS.get(a, a) for a in same)}."
-
-
-def both_orders(results: Results) -> str:
-    """The best pair over all orders of the stream, and our own pair, beside ERM alone."""
-    erm = results.find("erm")
-    pairs = {row.label: [results.find(row.algorithm, row.adapter, order) for order in ORDERS] for row in results.rows}
-    names = {row.label: name_of(row) for row in pairs_of(results, "iid")}
-    values = {
-        label: over_orders([results.values[row.label] for row in pairs[label] if row])
-        for label in names
-        if all(pairs[label])
-    }
-    if erm is None or not values:
-        return "No method ran in all orders."
-    found = {c.row: c for c in compare_rows({**values, erm.label: results.values[erm.label]}, erm.label)}
-    best = max(found, key=lambda label: found[label].difference)
-    text = f"The best pair is **{names[best]}**, {with_interval(found[best])} points over ERM alone."
-    ours = [label for label, name in names.items() if name == "ITTA's training + `itta+`" and label in found]
-    for label in ours if best not in ours else ():
-        text += f" {names[label]} is {with_interval(found[label])} points over ERM alone."
-    return text
-
-
-def over_orders(values: Sequence[Mapping[str, Mapping[Run, float]]]) -> dict[str, dict[Run, float]]:
-    """The mean of several rows, target by target and run by run."""
-    first, *others = values
-    return {
-        target: {
-            run: mean([v, *(o[target][run] for o in others)])
-            for run, v in runs.items()
-            if all(run in o.get(target, {}) for o in others)
-        }
-        for target, runs in first.items()
-    }
-
-
-def changes_of(results: Results, row: Row, plain: Row) -> dict[str, float]:
-    """The mean difference on each target."""
-    found = {}
-    for target, runs in results.values[row.label].items():
-        base = results.values[plain.label].get(target, {})
-        shared = [runs[key] - base[key] for key in runs if key in base]
-        if shared:
-            found[target] = mean(shared)
-    return found
-
-
-def one_sided(results: Results, row: Row, plain: Row, sign: int) -> bool:
-    """Whether the mean difference has this sign on every target."""
-    changes = changes_of(results, row, plain).values()
-    return bool(changes) and all(sign * change > 0 for change in changes)
-
-
 def alpha_table(results: Results) -> Table:
     """ITTA by the weight α of the consistency loss, as trained and after its step."""
     one = next((row for row in alpha_rows(results) if row.model.get("alpha") == 1), None)
@@ -306,8 +185,10 @@ def sections(options: Options) -> Iterator[str]:
     for part in PARTS:
         results = read_results(options.records / part.file)
         if results:
-            sentences = meaning(training_sentences(results))
-            yield f"## {part.title}\n\n{part.about}\n\n{training_table(results, part).to_markdown()}\n\n{sentences}"
+            folder = part.file.removeprefix("benchmark_").removesuffix(".jsonl")
+            fence = f"```sh\nitta sweep {part.command} --out sweeps/{folder}\n```\n\n" if part.command else ""
+            table, sentences = training_table(results, part).to_markdown(), meaning(training_sentences(results))
+            yield f"## {part.title}\n\n{fence}{part.about}\n\n{table}\n\n{sentences}"
         if results and part.file == PARTS[0].file:
             yield from adapter_sections(options)
     alpha = read_alpha(options)
