@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from itta.errors import InputError
 from itta.metrics.accuracy import percent
 from itta.metrics.significance import Measurements, RowComparison, compare_rows
 from itta.records.collection import collect_records
@@ -47,11 +48,19 @@ class Results:
 
     def find(self, algorithm: str, adapter: str = "source", order: str = "iid") -> Row | None:
         """The row of a method with the usual number of steps; None if there is none."""
-        for row in self.rows:
-            same = (row.algorithm, row.adapter) == (algorithm, adapter) and not MARK.search(row.label)
-            if same and (adapter == "source" or self.order(row) == order):
-                return row
-        return None
+        same = [
+            row
+            for row in self.rows
+            if (row.algorithm, row.adapter) == (algorithm, adapter)
+            and not MARK.search(row.label)
+            and (adapter == "source" or self.order(row) == order)
+        ]
+        if len(same) > 1:
+            labels = "; ".join(row.label for row in same)
+            raise InputError(
+                f"the records have several settings of one method: {labels}. Keep those of one in the file."
+            )
+        return same[0] if same else None
 
     def compare(self, rows: Sequence[Row], base: Row) -> dict[str, RowComparison]:
         """Compare rows with one of them, by label."""

@@ -153,6 +153,16 @@ def test_the_figure_shows_costs_of_longer_trainings_and_adapters(folder: Path) -
     assert (gains["itta+"].cost, gains["itta+"].value) == (1.5, pytest.approx(20.0))
 
 
+def test_two_settings_of_one_method_are_not_chosen_from(folder: Path) -> None:
+    """They would be, if records of two versions of an adapter were joined."""
+    file = folder / "benchmark_adapters.jsonl"
+    found = list(records.read(file))
+    older = [replace(r, adapter_hparams={"pull": 0.1}) for r in found if r.adapter == "guarded itta+"]
+    records.write_all(file, [*(replace(r, adapter_hparams={"pull": 0.4}) for r in found), *older])
+    with pytest.raises(InputError, match=r"several settings of one method: erm \+ guarded itta\+ \(pull=0.1"):
+        write(folder)
+
+
 def test_a_folder_without_records_and_a_page_without_rows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no benchmark_"):
         benchmark_tables.main(benchmark_tables.Options(tmp_path))
