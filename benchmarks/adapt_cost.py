@@ -25,15 +25,17 @@ from itta.nn.batch_norm import has_batch_norm
 from itta.nn.style_bank import collect_styles
 
 BASE = "source"
+SLOW = ("cotta", "memo", "note", "rotta")
 
 
 @dataclass(frozen=True)
 class Options(timing.Options):
     rounds: int = 5  # rounds to time
     image_size: int = 224  # pixels on each side
+    slow: bool = False  # also CoTTA, MEMO, NOTE and RoTTA
 
 
-def settings(last_block: str) -> dict[str, tuple[str, dict[str, Any]]]:
+def settings(last_block: str, slow: bool = False) -> dict[str, tuple[str, dict[str, Any]]]:
     """Row -> method and settings; EATA and SAR learn from every image, or untrained they might from none."""
     return {
         "itta": ("itta", {}),
@@ -52,6 +54,7 @@ def settings(last_block: str) -> dict[str, tuple[str, dict[str, Any]]]:
         "shot": ("shot", {}),
         "eata": ("eata", AT_WORK["eata"]),
         "sar": ("sar", AT_WORK["sar"]),
+        **({name: (name, {}) for name in SLOW} if slow else {}),
     }
 
 
@@ -61,14 +64,14 @@ def measure(options: Options) -> Result:
     blocks = trained.backbone.block_names
     trained.style_bank = collect_styles(trained.backbone, {"domain": [x]}, blocks[:2])
     adapters = {BASE: adapt(trained, BASE)}
-    for row, (name, hp) in settings(blocks[-1]).items():
+    for row, (name, hp) in settings(blocks[-1], options.slow).items():
         if ADAPTERS[name].needs.batch_norm and not has_batch_norm(trained.backbone):
             continue
         trained.fisher = fisher_information(trained, [x]) if name == "eata" else None
         adapters[row] = adapt(trained, name, **hp)
     seeds = mixing_seeds(options.batch, blocks[:2], draws=1)
     jobs = {name: job(adapter, x, seeds) for name, adapter in adapters.items()}
-    seconds = interleave(jobs, options.rounds, options.json)
+    seconds = interleave(jobs, options.rounds, options.json, clock=options.clock)
     flops = {
         name: [count_flops(partial(call, adapters[name], x, seed)) for seed in seeds]
         for name in watch(list(adapters), "flops", options.json)

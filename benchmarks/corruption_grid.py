@@ -1,17 +1,18 @@
-"""Adapt to damaged images: models with frozen and with live batch normalisation, 14 corruptions at 5 strengths.
+"""Adapt to damaged images: models with frozen and with live batch normalisation, 12 corruptions at 5 strengths.
 
 A model learns from all domains of a data set by the quick recipe, once with each kind of batch normalisation. Its
 held-out images are damaged, and arrive in random order. TENT, EATA, SAR and BN adaptation were made for this ground.
-The same command continues after an interruption.
+The same command continues after an interruption. The defaults take about 40 minutes of one core. Two commands, one for
+each data set, may run at the same time.
 
 python -m benchmarks.corruption_grid --data PACS emoji
+python -m benchmarks.corruption_tables
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from statistics import mean
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from itta.functional.augment import to_float
 from itta.functional.corruptions import CORRUPTIONS
 from itta.recipes import RECIPES
 from itta.records import append_lines, read_lines
+from itta.registry import look_up
 from itta.run.source_data import without_stand_ins
 from itta.run.train import train
 from itta.seeds import derive_seed, seed_all
@@ -34,6 +36,9 @@ from itta.store.model import load
 from itta.trial import Trial
 
 STRENGTHS = (0.2, 0.4, 0.6, 0.8, 1.0)
+STYLES = ("edges", "two tones")  # they draw an image anew rather than damage it
+DAMAGES = tuple(name for name in CORRUPTIONS if name not in STYLES)
+NAME = "corruption_grid.csv"
 
 
 @dataclass(frozen=True)
@@ -43,9 +48,10 @@ class Options:
     data: tuple[str, ...] = ("PACS", "emoji")  # "emoji", or data sets root/domain/class/image
     adapters: tuple[str, ...] = ("source", "bn_adapt", "tent", "eata", "sar", "t3a", "itta+")
     bn: tuple[str, ...] = ("frozen", "live")
+    corruptions: tuple[str, ...] = DAMAGES
     seeds: int = 1
     images: int = 256  # held-out images, drawn from all domains
-    batch_size: int = 64
+    batch_size: int = 32
 
 
 class Row(NamedTuple):
@@ -96,7 +102,7 @@ def rows_of(
     """Run every adapter on the images as they are, and on every corruption and strength; leave out known rows."""
     x, y = held_out(dataset, trial, options.images)
     done = {row[3:6] for row in known}
-    cases: list[tuple[str, float]] = [("none", 0.0), *product(CORRUPTIONS, STRENGTHS)]
+    cases: list[tuple[str, float]] = [("none", 0.0), *product(options.corruptions, STRENGTHS)]
     for kind, strength in cases:
         generator = torch.Generator().manual_seed(derive_seed(trial.trial_seed, kind, strength))
         damaged = CORRUPTIONS[kind](x, strength, generator) if strength else x
@@ -105,33 +111,24 @@ def rows_of(
             yield Row(Path(trial.dataset).name, trial.bn, trial.trial_seed, kind, strength, name, hit)
 
 
-def tables(rows: list[Row]) -> Iterator[str]:
-    """Yield a table of accuracies for each data set: adapters by strength, on both grounds."""
-    columns = sorted({r.strength for r in rows})
-    for data in dict.fromkeys(r.data for r in rows):
-        heads = ["images as they are" if c == 0 else f"strength {c:g}" for c in columns]
-        yield f"\n| {data} | adapter | {' | '.join(heads)} | all damaged |"
-        yield f"| --- | --- |{' ---: |' * (len(columns) + 1)}"
-        for bn, name in dict.fromkeys((r.bn, r.adapter) for r in rows if r.data == data):
-            own = [r for r in rows if (r.data, r.bn, r.adapter) == (data, bn, name)]
-            by = [mean(r.accuracy for r in own if r.strength == c) for c in columns]
-            damaged = mean(r.accuracy for r in own if r.strength > 0)
-            yield f"| {bn} | {name} | {' | '.join(f'{v:.1f}' for v in by)} | {damaged:.1f} |"
+def read_rows(files: Iterable[Path]) -> list[Row]:
+    """Read the rows of several models."""
+    return [Row(**values) for file in sorted(files) for values in read_lines(file)]
 
 
 def main(options: Options) -> None:
-    found: list[Row] = []
+    for name in options.corruptions:
+        look_up("corruption", name, CORRUPTIONS)
     for trial, folder, dataset in models(options):
         with without_stand_ins():
             train(trial, folder, dataset)  # a finished training is not repeated
         file = options.out / f"{folder.name}.jsonl"
-        known = [Row(**values) for values in read_lines(file)] if file.is_file() else []
+        known = read_rows([file]) if file.is_file() else []
         for row in rows_of(trial, load(folder), dataset, options, known):
             append_lines(file, [row._asdict()])
-            known.append(row)
-        found += known
-    write_rows(options.records / "corruption_grid.csv", found, Row._fields)
-    print(*tables(found), sep="\n")
+    found = read_rows(options.out.glob("*.jsonl"))  # also those of another command for another data set
+    write_rows(options.records / NAME, found, Row._fields)
+    print(f"{len(found)} rows are in {options.records / NAME}; python -m benchmarks.corruption_tables makes the tables")
 
 
 if __name__ == "__main__":

@@ -86,7 +86,8 @@ def variants() -> dict[str, Variant]:
     found["no neighbours"] = Variant(replace(rules, neighbours=False))
     for c in (0.0, 0.25, 0.5, 1.0):
         found[f"correction {c:g}"] = Variant(replace(rules, correction=c))
-    found["pull 0.2"] = Variant(replace(rules, pull=0.2))
+    for pull in (0.2, 0.4, 0.6):
+        found[f"pull {pull:g}"] = Variant(replace(rules, pull=pull))
     found["usual classes of the sources"] = Variant(replace(rules, usual="sources"))
     for s in (0.5, 0.8, 0.9, 0.95):
         found[f"one chain, {s:g}"] = Variant(replace(rules, stays=(s,)))

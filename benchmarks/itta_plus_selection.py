@@ -1,9 +1,10 @@
 """Choose the constants of itta+ on source domains only, and print them.
 
-For every pair of domains of a data set: train on the two, and adapt to each of the others, in all kinds of streams.
-A user has the same before a target comes: sources to train on, and another source to try the constants on.
+For every pair of domains of a data set: train on the two, and adapt to each of the others, in all kinds of streams, and
+to held-out images of the two with unequal classes. A user has the same before a target comes: sources to train on, and
+another source to try the constants on.
 The rule: a lost point counts five times. A cell is a model, a domain and a kind of stream, averaged over its draws. Of
-all combinations of values, the one with the highest mean over cells of gain − 5·(points lost beyond half a point) wins.
+all combinations of values, the one with the highest mean of gain − 5·(points lost beyond half a point) wins.
 The limit for a new domain is the smallest value that no stream of one domain exceeds. The network runs once; a setting
 then takes seconds. The same command continues after an interruption. The tried values go to a CSV file, the chosen ones
 to a JSON file.
@@ -38,7 +39,8 @@ from itta.trial import Trial
 
 ONE = ("iid", "sorted", "dirichlet", "runs", "zipf1", "zipf2")
 SEVERAL = ("in_turn", "gradual", "mixed", "recurring")
-KINDS = (*ONE, *SEVERAL)
+OWN = ("own_zipf1", "own_zipf2")  # held-out images of the model's own domains
+KINDS = (*ONE, *SEVERAL, *OWN)
 DRAWS = {"zipf1": 3, "zipf2": 3}  # of short streams there are more
 FEW = 150  # images of each domain, where there are several
 ALLOWED = -0.5  # points of a cell that count as no loss
@@ -46,7 +48,8 @@ AVERSION = 5  # gained points that make up for a lost one
 CHANGES = (0.5, 1.0, 1.5, 2.0, 3.0)  # candidates for the limit
 GRID: dict[str, tuple[Any, ...]] = {
     "weight": (0.25, 0.5),
-    "pull": (0.2, 0.3, 0.4),
+    "pull": (0.6, 0.8, 1.0),
+    "rise": (5.0, 7.0, 10.0),
     "usual": ("between",),
 }
 MARGINS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
@@ -72,6 +75,7 @@ class Evidence(NamedTuple):
 class Tried(NamedTuple):
     weight: float
     pull: float
+    rise: float
     usual: str
     margin: float
     lost: float  # points beyond the allowed ones, mean over cells
@@ -87,15 +91,20 @@ class Tried(NamedTuple):
     gradual: float
     mixed: float
     recurring: float
+    own_zipf1: float
+    own_zipf2: float
 
 
 def collect(options: Options) -> Iterator[Evidence]:
     for trial, folder, dataset in quick_models(options, pairs=True):
-        for target in trial.test_domains:
+        for target in (*trial.test_domains, "own"):
             file = options.out / "evidence" / f"{name_of(trial)}@{target}.pt"
             if not file.is_file():
                 file.parent.mkdir(parents=True, exist_ok=True)
-                found = look_along(load(folder), dataset, trial, target, options.images)
+                found = (
+                    look_at_home(load(folder), dataset, trial, options.images) if target == "own"
+                    else look_along(load(folder), dataset, trial, target, options.images)
+                )  # fmt: skip
                 torch.save([tuple(e._replace(cell=file.stem)) for e in found], file.with_suffix(".tmp"))
                 file.with_suffix(".tmp").replace(file)
             yield from (Evidence(*values) for values in torch.load(file, weights_only=True))
@@ -106,8 +115,7 @@ def look_along(
 ) -> Iterator[Evidence]:
     """All streams of a model and a domain: of the domain alone, and together with the model's sources."""
     splits = split(dataset, 0)
-    assert trained.confusions is not None
-    known = {**trained.confusions, "prior": class_shares(dataset, splits, trial)}
+    known = known_of(trained, dataset, trial)
     domain = dataset.domain(target)
     drawn = np.random.RandomState(derive_seed(0, "grid", target)).permutation(len(domain))
     chosen, orders = np.sort(drawn[:images]), []
@@ -125,6 +133,26 @@ def look_along(
             rows = [starts[names[d]] + parts[names[d]][i] for d, i in zip(order.domain, order.index)]
             orders.append((kind, np.array(rows)))
     yield from along(trained, known, look(trained, joined, np.concatenate([o for _, o in orders])), orders)
+
+
+def look_at_home(trained: Algorithm, dataset: DomainDataset, trial: Trial, images: int) -> Iterator[Evidence]:
+    """Streams of unequal classes from held-out images of the model's own domains: only the frequencies are new."""
+    splits, orders = split(dataset, 0), []
+    parts = {name: splits[name].held_out for name in trial.train_domains}
+    joined = JoinedImages({name: dataset.domain(name) for name in parts})
+    rows = np.concatenate([start + parts[name] for name, start in zip(parts, joined.starts)])
+    labels = np.concatenate([dataset.domain(name).labels[of] for name, of in parts.items()])
+    for kind in OWN:
+        for draw in range(3):
+            order = draw_order({"own": labels}, kind.removeprefix("own_"), seed=draw)
+            orders.append((kind, rows[order.index][:images]))
+    looked = look(trained, joined, np.concatenate([o for _, o in orders]))
+    yield from along(trained, known_of(trained, dataset, trial), looked, orders)
+
+
+def known_of(trained: Algorithm, dataset: DomainDataset, trial: Trial) -> dict[str, Tensor]:
+    assert trained.confusions is not None
+    return {**trained.confusions, "prior": class_shares(dataset, split(dataset, 0), trial)}
 
 
 def along(
@@ -157,7 +185,7 @@ def score(found: list[Evidence], variant: Variant) -> Iterator[Tried]:
         kinds = [mean(gain for (kind, _), gain in means.items() if kind == k) for k in KINDS]
         lost = mean(max(0.0, ALLOWED - gain) for gain in means.values())
         numbers = (round(value, 3) for value in (lost, min(means.values()), mean(kinds), *kinds))
-        yield Tried(variant.weight, rules.pull, rules.usual, margin, *numbers)
+        yield Tried(variant.weight, rules.pull, rules.rise, rules.usual, margin, *numbers)
 
 
 def worth(tried: Tried) -> float:
@@ -171,8 +199,8 @@ def choose(found: list[Evidence], folder: Path) -> tuple[dict[str, Any], list[Tr
     for values in product(*GRID.values()):
         file = folder / f"{'-'.join(map(str, values))}.jsonl"
         if not file.is_file():
-            weight, pull, usual = values
-            rules = Rules(pull=pull, usual=usual, **EARLIER)  # type: ignore[arg-type]
+            weight, *own = values
+            rules = Rules(**dict(zip(list(GRID)[1:], own)), **EARLIER)  # type: ignore[arg-type]
             rows = [row._asdict() for row in score(found, Variant(rules, weight=weight))]
             folder.mkdir(parents=True, exist_ok=True)
             append_lines(file, rows)

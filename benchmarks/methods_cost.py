@@ -16,6 +16,7 @@ from itta.algorithms import ALGORITHMS, Algorithm, Task
 from itta.algorithms.base import Batch
 from itta.hparams import default
 from itta.nn import make_backbone
+from itta.recipes import find_recipe
 
 BASE = "erm"
 # The steps of each kind: its name, and what the method's counter shows when such a step begins
@@ -36,6 +37,7 @@ class Options(timing.Options):
     batch: int = 16  # images of each domain
     domains: int = 3  # source domains
     only: tuple[str, ...] = ()  # these methods; all, unless told
+    recipe: str = "none"  # whose hyper-parameters the methods have: quick aligns every fifth step of ITTA
 
     def task(self) -> Task:
         def backbone():  # type: ignore[no-untyped-def]
@@ -56,7 +58,7 @@ def measure(options: Options) -> Result:
         algorithm = build(name, options)
         for kind, counter in KINDS.get(name, {name: None}).items():
             pair = {BASE: base, kind: steps(algorithm, batches, counter)}
-            seconds = interleave(pair, options.rounds, quiet=True)
+            seconds = interleave(pair, options.rounds, quiet=True, clock=options.clock)
             times[kind] = compare(seconds, BASE)[kind]
             base_seconds += seconds[BASE]
     return Result(BASE, statistics.median(base_seconds), {"time": times})
@@ -64,18 +66,21 @@ def measure(options: Options) -> Result:
 
 def build(name: str, options: Options) -> Algorithm:
     cls = ALGORITHMS[name]
-    return cls(options.task(), default(cls.Hparams, batch_size=options.batch)).train()
+    chosen = find_recipe(options.recipe).hparams(name) | {"batch_size": options.batch}
+    return cls(options.task(), default(cls.Hparams, **chosen)).train()
 
 
 def steps(algorithm: Any, batches: list[Batch], counter: int | None = None) -> Job:
-    """Steps of one kind, which the method tells by its counter."""
+    """Steps of one kind, which the method tells by its counter; a whole cycle if ITTA aligns in some steps only."""
+    cycle = getattr(algorithm.hp, "align_every", 1)
 
     def run() -> None:
-        if counter is not None:
-            algorithm.step.fill_(counter)
-        algorithm.update(batches)
+        for _ in range(cycle):
+            if counter is not None:
+                algorithm.step.fill_(counter)
+            algorithm.update(batches)
 
-    return Job(run, 1)
+    return Job(run, cycle)
 
 
 if __name__ == "__main__":

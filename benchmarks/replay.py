@@ -19,7 +19,7 @@ from itta.adapters.target_style import styles_of
 from itta.algorithms import Algorithm, Task, find_algorithm
 from itta.data.dataset import Images
 from itta.data.loaders import stream
-from itta.functional.entropy import log_mean_probability
+from itta.functional.entropy import log_mean_probability, total_variation
 from itta.functional.preference import prefer
 from itta.hparams import default
 from itta.nn.backbone import Backbone
@@ -132,6 +132,14 @@ def average(kept: Kept, variant: Variant) -> Tensor:
     return log_mean_probability(list(found.values()), weights)
 
 
+def distances(kept: Kept, variant: Variant) -> Tensor | None:
+    """Return the distances between the plain and the restyled answers along a kept stream, [N]."""
+    if "restyled" not in variant.answers or "restyled answer" not in kept:
+        return None
+    factor = 1.0 if variant.temperature else kept["temperature"]
+    return total_variation(kept["plain answer"] * factor, kept["restyled answer"] * factor)
+
+
 def judge(kept: Kept, variant: Variant, known: dict[str, Tensor] | None, batch: int = 16) -> Tensor:
     """Return itta+'s answers along a kept stream, log-probabilities [N, C]."""
     return preferred(kept, variant.margin, *diagnose(kept, variant, known, batch))
@@ -144,14 +152,14 @@ def preferred(kept: Kept, margin: float, posterior: Tensor, kappa: Tensor) -> Te
 
 def diagnose(kept: Kept, variant: Variant, known: dict[str, Tensor] | None, batch: int = 16) -> tuple[Tensor, Tensor]:
     """Return the diagnosis' answers along a kept stream, log-probabilities [N, C], and κ, [N]."""
-    averaged = average(kept, variant)
+    averaged, far = average(kept, variant), distances(kept, variant)
     diagnosis, answers, kappas = Diagnosis(averaged.shape[1], variant.rules, known), [], []
     news = kept["new domains"].tolist() if variant.notice else []
     starts = sorted({0, *news} if variant.rules.ordered else {0, *news, *range(0, len(averaged), batch)})
     for at, end in zip(starts, [*starts[1:], len(averaged)]):
         if at in news:
             diagnosis.forget()
-        judged = diagnosis(averaged[at:end])
+        judged = diagnosis(averaged[at:end], None if far is None else far[at:end])
         answers.append(judged.posterior)
         kappas.append(judged.kappa)
     return torch.cat(answers), torch.cat(kappas)

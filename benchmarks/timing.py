@@ -33,6 +33,7 @@ class Options:
     batch: int = 32  # images
     backbone: str = "resnet18"  # with random weights, which do not change the cost, and frozen statistics
     threads: int = field(default_factory=torch.get_num_threads)  # threads of torch; all, unless told
+    processor_time: bool = False  # of this process, instead of the clock's; for --threads 1 on a busy machine
     json: bool = False  # print one JSON object {name: {"ratio": …, "spread": …}} and nothing else
 
     def __post_init__(self) -> None:
@@ -45,6 +46,10 @@ class Options:
             return make_backbone(self.backbone, "none", self.image_size).freeze_bn()
 
         return Task(tuple("abcdefg"), ("domain",), self.image_size, backbone)
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        return time.process_time if self.processor_time else time.perf_counter
 
     def images(self) -> Tensor:
         return torch.rand(self.batch, 3, self.image_size, self.image_size)
@@ -73,7 +78,11 @@ Chosen = TypeVar("Chosen", bound=Options)
 
 
 def interleave(
-    jobs: Mapping[str, Job], rounds: int, quiet: bool, before: Callable[[], object] = lambda: None
+    jobs: Mapping[str, Job],
+    rounds: int,
+    quiet: bool,
+    before: Callable[[], object] = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Time every job once per round, in seconds per unit; another job starts each round, so none has a fixed place.
 
@@ -85,9 +94,9 @@ def interleave(
         start = i % len(names)
         for name in names[start:] + names[:start]:
             before()
-            began = time.perf_counter()
+            began = clock()
             jobs[name].run()
-            seconds[name].append((time.perf_counter() - began) / jobs[name].units)
+            seconds[name].append((clock() - began) / jobs[name].units)
     return {name: of_rounds[1:] for name, of_rounds in seconds.items()}
 
 

@@ -62,8 +62,9 @@ def run(load, monkeypatch):
     ("name", "flags", "expected"),
     [
         ("step_cost", ["--cosine"], {*STEPS, *(f"{s} memory" for s in STEPS), "itta last cosine"}),
-        ("adapt_cost", [], {*ADAPTS, *(f"{a} flops" for a in ADAPTS)}),
+        ("adapt_cost", ["--slow"], {*(f"{a}{what}" for a in (*ADAPTS, "cotta", "memo") for what in ("", " flops"))}),
         ("methods_cost", ["--domains", "2"], METHODS),
+        ("methods_cost", ["--recipe", "quick", "--only", "itta", "--processor-time"], {"erm", "itta"}),
         ("depthwise_cost", ["--backbone", "efficientnet_lite0", "--only", "erm"], {"erm", "erm, convolutions"}),
     ],
 )

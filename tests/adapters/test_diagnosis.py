@@ -24,7 +24,9 @@ def labels_of(kind: str, n: int = 400, classes: int = 4) -> Tensor:
     return torch.multinomial(weights, n, replacement=True, generator=generator)
 
 
-def naive(log_p: Tensor, rules: Rules, confusions: Tensor, shares: Tensor) -> tuple[Tensor, list[float], list[float]]:
+def naive(
+    log_p: Tensor, rules: Rules, confusions: Tensor, shares: Tensor, far: Tensor | None
+) -> tuple[Tensor, list[float], list[float]]:
     """One image after another; everything that is remembered is kept as lists."""
     n, classes = log_p.shape
     p, fading = log_p.exp(), 1 - 1 / rules.memory
@@ -34,7 +36,7 @@ def naive(log_p: Tensor, rules: Rules, confusions: Tensor, shares: Tensor) -> tu
     alikes: list[float] = []
     chances: list[float] = []
     total = [0.0] * classes
-    start = rules.start
+    start, distance = rules.start, 0.0
     usual = shares if rules.usual == "sources" else shares.sqrt() if rules.usual == "between" else torch.ones(classes)
     usual = usual / usual.sum()
     expected = [sum(float(usual[y] * confusions[y, c]) for y in range(classes)) for c in range(classes)]
@@ -55,8 +57,12 @@ def naive(log_p: Tensor, rules: Rules, confusions: Tensor, shares: Tensor) -> tu
             z = mean / (math.sqrt(variance / effective) * (1 + 4 / effective))
             kappa = min(max((z - rules.low) / (rules.high - rules.low), 0.0), 1.0) if rules.neighbours else 0.0
             rho = sum(a * b for a, b in zip(w, alikes)) / sum(a * b for a, b in zip(w, chances))
-        prior = prior_from_confusions(confusions, torch.tensor([g]), rules.pull, usual)[0].tolist()
-        b = [g[c] ** (1 - rules.correction) * prior[c] ** rules.correction for c in range(classes)]
+        distance = math.inf if far is None else fading * distance + float(far[t])
+        pull = min(rules.pull, rules.rise * distance / (sum(total) + start))
+        prior = prior_from_confusions(confusions, torch.tensor([g]), pull, usual)[0].tolist()
+        explained = [sum(prior[y] * float(confusions[y, c]) for y in range(classes)) for c in range(classes)]
+        bayes = [prior[c] * explained[c] / expected[c] for c in range(classes)]
+        b = [g[c] ** (1 - rules.correction) * bayes[c] ** rules.correction for c in range(classes)]
         b = [v / sum(b) for v in b]
         ratio = [float(p[t, c]) / g[c] for c in range(classes)]
         weights = torch.tensor(evidence, dtype=torch.double).softmax(0).tolist()
@@ -74,6 +80,7 @@ def naive(log_p: Tensor, rules: Rules, confusions: Tensor, shares: Tensor) -> tu
     return torch.tensor(found, dtype=torch.double), rhos, kappas
 
 
+@pytest.mark.parametrize("with_distances", [False, True])
 @pytest.mark.parametrize("kind", ["iid", "sorted"])
 @pytest.mark.parametrize(
     "rules",
@@ -86,12 +93,13 @@ def naive(log_p: Tensor, rules: Rules, confusions: Tensor, shares: Tensor) -> tu
     ],
     ids=str,
 )
-def test_it_equals_the_equations_written_out(kind: str, rules: Rules) -> None:
+def test_it_equals_the_equations_written_out(kind: str, rules: Rules, with_distances: bool) -> None:
     log_p = answers(labels_of(kind, 80))
+    far = torch.rand(80, generator=torch.Generator().manual_seed(1)) / 4 if with_distances else None
     confusions = answers(torch.arange(4), seed=9).exp().float()
     shares = torch.tensor([0.4, 0.3, 0.2, 0.1])
-    expected, rhos, kappas = naive(log_p, rules, confusions, shares)
-    judged = Diagnosis(4, rules, {"mean": confusions, "prior": shares})(log_p)
+    expected, rhos, kappas = naive(log_p, rules, confusions, shares, far)
+    judged = Diagnosis(4, rules, {"mean": confusions, "prior": shares})(log_p, far)
     torch.testing.assert_close(judged.posterior.exp(), expected, rtol=0, atol=1e-5)  # the prior is in single precision
     assert judged.rho.tolist() == pytest.approx(rhos)
     assert judged.kappa.tolist() == pytest.approx(kappas, abs=1e-9)
@@ -134,6 +142,21 @@ def test_what_a_model_answers_too_often_is_held_back() -> None:
     judged = Diagnosis(4, Rules(), {"mean": confusions})(log_p)
     before, after = ((of.argmax(1) == labels).double().mean() for of in (log_p, judged.corrected))
     assert after > before + 0.03
+
+
+def test_frequent_classes_are_preferred_near_the_sources() -> None:
+    """Two thirds of the images show the first class. Near the sources, the model's confusions explain its answers."""
+    labels, held_out = labels_of("zipf", 600), labels_of("iid", 2000)
+    known = answers(held_out, sure=2.0, seed=5)
+    confusions = torch.stack([known[held_out == y].exp().mean(0) for y in range(4)])
+    log_p = answers(labels, sure=2.0)
+    right, frequent = {}, {}
+    for distance in (0.0, 1.0):
+        judged = Diagnosis(4, Rules(), {"mean": confusions})(log_p, torch.full((600,), distance))
+        right[distance] = float((judged.corrected.argmax(1) == labels).double().mean())
+        frequent[distance] = int((judged.corrected.argmax(1) == labels.bincount().argmax()).sum())
+    assert right[0.0] > float((log_p.argmax(1) == labels).double().mean()) + 0.02
+    assert frequent[0.0] > frequent[1.0]
 
 
 def test_batches_whose_inner_order_means_nothing() -> None:

@@ -122,7 +122,8 @@ def test_predictions_equal_the_naive_ones(
         p = naive(x)
         weights = [0.7 if name == "prototypes" else 1.0 for name in answers]
         mean = sum(w * p[name] for w, name in zip(weights, answers)) / sum(weights)
-        judged = diagnosis(mean.log())
+        far = (p["plain"] - p["restyled"]).abs().sum(1) / 2 if "restyled" in answers else None
+        judged = diagnosis(mean.log(), far)
         expected = judged.posterior.softmax(1)
         for row, first, kappa in zip(expected, p["plain"].argmax(1), judged.kappa):
             row[first] *= math.exp(0.4 * (1 - float(kappa)))
@@ -134,7 +135,8 @@ def test_a_class_changes_only_for_a_clearly_likelier_one(trained: Trained, toy_b
     """With a margin, fewer answers differ from the trained model's; each of them differs without it, too."""
     model, counts = trained("erm", steps=3), []  # it has doubts
     for margin in (0.0, 0.01, 1e3):
-        adapter, free = (adapt(model, "itta+", guard=False, neighbours=False, margin=m) for m in (margin, 0.0))
+        equal = {"neighbours": False, "pull": 100.0}  # every frequent answer is held back
+        adapter, free = (adapt(model, "itta+", guard=False, margin=m, **equal) for m in (margin, 0.0))
         changed = 0
         for x, _ in toy_batches(400, n=150):
             plain, own, others = (of.argmax(1) for of in (model.predict(x), adapter(x), free(x)))
@@ -197,7 +199,7 @@ def test_the_diagnosis_is_plain_data(model: Algorithm, stream: list[Tensor]) -> 
         adapter(x)
     found = adapter.diagnosis()
     assert found["images"] == sum(SIZES)
-    assert list(found["changed"]) == ["restyled", "prototypes", "held back", "neighbours", "too close"]
+    assert list(found["changed"]) == ["restyled", "prototypes", "frequencies", "neighbours", "too close"]
     assert sum(found["prior"].values()) == pytest.approx(1)
     assert [entry["images"] for entry in found["history"]] == [12, 17, 18, 27, 39, 42]
     assert found["history"][-1]["rho"] == found["rho"]

@@ -1,10 +1,11 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 from itta.records import Record
 from itta.records.collection import Collection
 from itta.report.cells import TableOptions
 from itta.report.filled_layout import fill_layout
-from itta.report.layouts import everything_recorded
+from itta.report.layouts import everything_recorded, make_layout
 from itta.trial import Trial
 
 Made = Callable[..., list[Record]]
@@ -49,3 +50,42 @@ def test_of_three_domains_two_targets_are_a_pair_where_a_run_with_one_more_sourc
 
     assert columns(single) == ["a→b", "a→c", "b→a", "b→c", "c→a", "c→b", "Avg."]
     assert columns([*single, *alone]) == ["a", "b", "c", "Avg."]
+
+
+def test_each_order_of_a_stream_has_a_row(made: Made) -> None:
+    trained, adapted = made("erm", adapted={"tent": 0.6})
+    clusters = replace(adapted, stream={"order": "dirichlet", "seed": 1}, accuracy={"sketch": {"in": 0.7}})
+    runs = [trained, replace(adapted, stream={"order": "iid", "seed": 1}), clusters]
+    layout = everything_recorded(runs)
+    assert [r.label for r in layout.rows] == ["erm", "erm + tent (order=dirichlet)", "erm + tent (order=iid)"]
+    cells = fill_layout(layout, Collection(runs), TableOptions(split="in")).cells
+    assert [cells[r.label]["sketch"].mean for r in layout.rows] == [0.5, 0.7, 0.6]
+
+
+def test_each_number_of_training_steps_has_a_row(made: Made) -> None:
+    runs = made("erm") + made("irm") + made("rsc", accuracy=0.3)
+    runs += made("rsc", accuracy=0.4, steps=1200, step=1200, validation=0.9, adapted={"tent": 0.6})
+    layout = make_layout("found", runs)
+    assert [r.label for r in layout.rows] == [
+        "erm",
+        "irm",
+        "rsc",
+        "rsc, 1,200 training steps",
+        "rsc + tent, 1,200 training steps",
+    ]
+    cells = fill_layout(layout, Collection(runs), TableOptions(split="in")).cells
+    assert [cells[r.label]["sketch"].mean for r in layout.rows] == [0.5, 0.5, 0.3, 0.4, 0.6]
+    paper = make_layout("pacs", runs)
+    assert [r.label for r in paper.rows if r.algorithm == "rsc"] == ["RSC", "RSC, 1,200 training steps"]
+
+
+def test_data_sets_may_have_their_own_number_of_steps(made: Made) -> None:
+    other = Trial("toy", "erm", ("x",), ("y",), steps=90)
+    runs = [*made("erm"), Record(other, 90, "source", {"x": {"out": 0.5}, "y": {"in": 0.5}})]
+    assert [r.label for r in make_layout("found", runs).rows] == ["erm"]
+    runs += made("erm", steps=90, step=90, accuracy=0.9)
+    layout = make_layout("found", runs)
+    assert [r.label for r in layout.rows] == ["erm", "erm, 90 training steps"]
+    cells = fill_layout(layout, Collection(runs), TableOptions(split="in")).cells
+    assert [cells[row]["toy y"].reason for row in cells] == ["", "not run"]
+    assert [cells[row]["PACS sketch"].mean for row in cells] == [0.5, 0.9]

@@ -3,9 +3,8 @@
 Each image gets three answers: the trained model's; that of the same network with the target's style moved to the
 sources' (`TargetStyle`); and that of class prototypes (T3A, Iwasawa and Matsuo, NeurIPS 2021), scaled to the mean
 entropy of the trained model's answers. `Diagnosis` then corrects their weighted mean with an estimate of the class
-frequencies and, if neighbouring images tend to have the same class, with the answers to the images before.
-All estimates use every image seen so far, so a batch of 1 image works as well as a batch of 64.
-Measurements, the choice of the constants, and ideas that did not work: docs/adapt/itta_plus.md.
+frequencies and, if neighbouring images tend to have the same class, with the answers to the images before. All
+estimates use every image seen so far. Measurements and the choice of the constants: docs/adapt/itta_plus.md.
 """
 
 from collections import deque
@@ -23,7 +22,7 @@ from itta.adapters.frozen import Combined, Frozen
 from itta.adapters.supports import Supports, has_prototypes
 from itta.adapters.target_style import TargetStyle, styles_of
 from itta.errors import InputError
-from itta.functional.entropy import entropy, log_mean_probability
+from itta.functional.entropy import entropy, log_mean_probability, total_variation
 from itta.functional.preference import prefer
 from itta.functional.sharpening import sharpen
 from itta.functional.transfers import fetch, send
@@ -42,8 +41,9 @@ class Hparams:
     weight: float = hp(0.25, "weight of the prototypes' answer; the other answers have weight 1")
     margin: float = hp(0.0, "m: in random order a class changes only if another is e^m times as probable")
     temperature: bool = hp(True, "divide logits by the temperature that was calibrated on held-out source images")
-    correction: float = hp(Rules.correction, "c: share of the model's bias, log ḡ/π̂, that is removed")
-    pull: float = hp(Rules.pull, "weight of usual class frequencies in the estimate of those of the target, π̂")
+    correction: float = hp(Rules.correction, "c: share of the correction by class frequencies that is applied")
+    pull: float = hp(Rules.pull, "largest weight of usual class frequencies in the estimate of the target's, π̂")
+    rise: float = hp(Rules.rise, "growth of that weight with the distance between plain and restyled answers")
     usual: Literal["equal", "between", "sources"] = hp(Rules.usual, "class frequencies to expect; sources: theirs")
     neighbours: bool = hp(Rules.neighbours, "use the answers to the images before, if neighbours are alike")
     low: float = hp(Rules.low, "standard errors beyond chance at which neighbours begin to count")
@@ -72,9 +72,8 @@ class ITTAPlus(Adapter):
     """p = (softmax(f_φ(f_θ(x))/T) + softmax(f_φ(f_Θ(f_θ(x)))/T) + w·softmax(s·cos(z, c_k)))/(2 + w), then `Diagnosis`.
 
     f_Θ is that of `TargetStyle`, T the temperature, c_k are T3A's prototypes, w is their weight, and the factor s
-    gives the third answer the mean entropy of the first. The networks without and with f_Θ run as one batch from f_Θ
-    on. When the style jumps, the domain has changed: style, prototypes and class frequencies start afresh.
-    With a margin m above 0, the trained model's class is made e^((1−κ)·m) times as probable at the end.
+    gives the third answer the mean entropy of the first. When the style jumps, the domain has changed: style,
+    prototypes and class frequencies start afresh. A margin m makes the model's class e^((1−κ)·m) times as probable.
     """
 
     name = "itta+"
@@ -98,7 +97,7 @@ class ITTAPlus(Adapter):
     def __init__(self, trained: Trained, hp: Any) -> None:
         super().__init__(trained, hp)
         check_at_least(1, hp, "memory", "window")
-        check_at_least(0, hp, "prior", "pull", "low", "change", "weight", "margin")
+        check_at_least(0, hp, "prior", "pull", "rise", "low", "change", "weight", "margin")
         check_shares(hp, "correction", "strength")
         self.check_settings()
         self.left_out: dict[str, str] = {}  # part that this model does not allow -> reason
@@ -108,8 +107,8 @@ class ITTAPlus(Adapter):
             self.left_out["confusions"] = "the model does not carry them: frequent answers count as frequent classes"
         self.temperature = float(known["temperature"]) if known is not None and hp.temperature else 1.0
         rules = Rules(
-            hp.correction, hp.pull, hp.usual, hp.stays, hp.low, hp.high, hp.memory, max(hp.prior, 1.0), hp.ordered,
-            hp.neighbours,
+            hp.correction, hp.pull, hp.rise, hp.usual, hp.stays, hp.low, hp.high, hp.memory, max(hp.prior, 1.0),
+            hp.ordered, hp.neighbours,
         )  # fmt: skip
         self.stream = Diagnosis(self.model.n_classes, rules, known)
         self.style = self.make_style() if "restyled" in hp.answers else None
@@ -206,12 +205,13 @@ class ITTAPlus(Adapter):
         answers = {name: logits / self.temperature for name, logits in found.items()}
         if "prototypes" in found:
             answers["prototypes"] = self.sharpened(found["prototypes"], answers["plain"])
-        names = list(answers)
-        self.opinions = {name: answers[name] for name in names[1:]}
+        names, self.opinions = list(answers), {name: of for name, of in answers.items() if name != "plain"}
         stages = {name: self.average({n: answers[n] for n in names[: i + 1]}) for i, name in enumerate(names)}
-        judged = self.stream(stages[names[-1]])
+        far = total_variation(answers["plain"], answers["restyled"]) if "restyled" in answers else None
+        judged = self.stream(stages[names[-1]], far)
         last = prefer(judged.posterior, found["plain"], self.hp.margin * (1 - judged.kappa).unsqueeze(1))
-        self.note({**stages, "held back": judged.corrected, "neighbours": judged.posterior, "too close": last}, judged)
+        stages |= {"frequencies": judged.corrected, "neighbours": judged.posterior, "too close": last}
+        self.note(stages, judged)
         self.fetched = last, found["plain"]
         return send(last, plain.device)
 

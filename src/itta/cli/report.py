@@ -62,8 +62,9 @@ def report(
         beside_paper: Show the paper's numbers below ours.
         calibration: Add a column with the expected calibration error.
         estimates: Also list accuracies that were estimated without labels, beside the true ones.
-        compare: Also compare every row with this one: difference and 95 % interval over targets, and a p-value if there
-            are 6 targets or more. Each target counts once, with the mean over its seeds.
+        compare: Also compare every row with this one: difference and 95 % interval over targets, whether they can be
+            told apart, and a p-value if there are 6 targets or more. Each target counts once, with the mean over its
+            seeds. best compares with the row that has the highest mean.
         out: Write the table to this file instead of the screen.
         figures: Also draw figures into this folder.
         html: Write the page of a run to this file: results, training, each stream and the answers that changed.
@@ -73,7 +74,7 @@ def report(
     from itta.metrics.significance import compare_rows, rank_rows
     from itta.records.collection import collect_records
     from itta.report.cells import TableOptions
-    from itta.report.comparison import comparison_table, measurements
+    from itta.report.comparison import best_row, comparison_table, measurements
     from itta.report.estimate_table import estimate_table
     from itta.report.filled_layout import fill_layout
     from itta.report.layouts import make_layout
@@ -98,6 +99,8 @@ def report(
     layout, options = make_layout(table, collection.records), TableOptions(selection, over, split, last_only)
     filled = fill_layout(layout, collection, options, calibration)
     values = measurements(filled)
+    if compare == "best" and compare not in values:
+        compare = best_row(values)
     comparisons = compare_rows(values, compare) if compare else []
     drawn = draw_figures(figures, filled, rank_rows(values)) if figures else []
     rows = numeric_rows(filled, paper)

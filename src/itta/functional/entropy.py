@@ -47,3 +47,12 @@ def log_mean_probability(answers: Sequence[Tensor], weights: Sequence[float] | N
     log_p = torch.stack([logits.log_softmax(1) for logits in answers])
     shares = log_p.new_tensor([1.0] * len(answers) if weights is None else weights)
     return (log_p + (shares / shares.sum()).log().view(-1, 1, 1)).logsumexp(0)
+
+
+def total_variation(logits: Tensor, others: Tensor) -> Tensor:
+    """Return the distance between two predictions for each image, from 0 (equal) to 1, [B].
+
+    >>> total_variation(torch.tensor([[0.0, 0.0], [200.0, 0.0]]), torch.tensor([[0.0, 0.0], [0.0, 200.0]]))
+    tensor([0., 1.])
+    """
+    return (logits.softmax(1) - others.softmax(1)).abs().sum(1) / 2

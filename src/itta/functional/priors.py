@@ -29,11 +29,12 @@ def mean_answers(logits: Tensor, labels: Tensor, smoothing: float = 1.0) -> Tens
 
 
 def prior_from_confusions(
-    confusions: Tensor, mean: Tensor, pull: float = 0.2, usual: Tensor | None = None, iterations: int = 20
+    confusions: Tensor, mean: Tensor, pull: float | Tensor = 0.2, usual: Tensor | None = None, iterations: int = 20
 ) -> Tensor:
     """Return the prior π with Mᵀπ ≈ the mean prediction ḡ, pulled towards the usual prior u; [B, C] for ḡ [B, C].
 
-    Start from u, or from equal classes, and iterate π ← π∘(M·(ḡ/Mᵀπ)), then π ← (π + pull·u)/(1 + pull).
+    Start from u, or from equal classes, and iterate π ← π∘(M·(ḡ/Mᵀπ)), then π ← (π + pull·u)/(1 + pull). The pull is
+    one number, or [B, 1].
 
     >>> M = torch.tensor([[0.8, 0.2], [0.4, 0.6]])
     >>> prior_from_confusions(M, torch.tensor([[0.5, 0.5]]), pull=0.0, iterations=500)  # class 0 is predicted too often

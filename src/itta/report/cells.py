@@ -80,7 +80,7 @@ class RecordIndex:
         self.models: dict[Place, list[Record]] = defaultdict(list)
         self.adapted: dict[Place, list[Record]] = defaultdict(list)
         self.of_trial: dict[str, list[Record]] = defaultdict(list)
-        self.searches: dict[tuple[str, Any, Column], dict[Key, ChosenCheckpoint] | None] = {}
+        self.searches: dict[tuple[str, Any, Any, Column], dict[Key, ChosenCheckpoint] | None] = {}
         for r in collection.records:
             self.of_trial[r.trial.key].append(r)
             (self.models if r.adapter == "source" else self.adapted)[place_of(r.trial)].append(r)
@@ -96,7 +96,7 @@ class RecordIndex:
 
     def cell(self, row: Row, column: Column) -> Cell:
         """The values of a row in a column: choose by the records of the models, then look up those of the row."""
-        asked = (row.algorithm, hashable(row.model), column)
+        asked = (row.algorithm, hashable(row.model), hashable(row.steps), column)
         if asked not in self.searches:  # rows that differ in the adapter share a search
             self.searches[asked] = self.search(row, column)
         search = self.searches[asked]
@@ -151,7 +151,7 @@ class RecordIndex:
 
     def why_no_run(self, row: Row, column: Column) -> str:
         def belongs_here(trial: Trial) -> bool:
-            return trial.algorithm == row.algorithm and column.takes(trial)
+            return trial.algorithm == row.algorithm and column.takes(trial) and row.takes_steps(trial)
 
         if any(map(belongs_here, self.collection.started)):
             self.notes[f"{row.label}, {column.label}: a run was started and has no record: it failed, or it runs"] += 1

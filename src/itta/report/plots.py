@@ -89,38 +89,6 @@ def plot_sensitivity(path: Path, runs: Mapping[str, Sequence[tuple[float, float,
     return save_figure(figure, path)
 
 
-def plot_cost(path: Path, points: Mapping[str, tuple[float, float, float]], label: str) -> Path:
-    """Plot accuracy against cost, with a labelled mark for each method: method -> (cost, mean, error)."""
-    figure, ax = pyplot().subplots(figsize=(5.2, 3.4))
-    for i, (method, (cost, mean, error)) in enumerate(points.items()):
-        colour, _, marker = series_style(i)
-        ax.errorbar(
-            cost,
-            100 * mean,
-            100 * error,
-            fmt=marker,
-            color=colour,
-            mec="black",
-            mew=0.5,
-            ms=7,
-            lw=1,
-            capsize=3,
-            label=method,
-        )
-    costs = [cost for cost, _, _ in points.values()]
-    if max(costs) > 20 * min(costs) > 0:
-        ax.set_xscale("log")
-    else:
-        ax.set_xlim(left=0)
-    ax.set_xlabel(label, fontsize=8)
-    ax.set_ylabel("accuracy, %  (whisker: s.e.)", fontsize=8)
-    ax.tick_params(labelsize=7, which="both")
-    ax.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    ax.grid(lw=0.3, color="#cccccc")
-    hide_spines(ax)
-    return save_figure(figure, path)
-
-
 def plot_critical_difference(path: Path, ranks: Mapping[str, float], difference: float, title: str) -> Path:
     """Plot mean ranks on a line, the best at the left; a bar joins ranks that Nemenyi's test cannot distinguish."""
     ordered = sorted(ranks, key=lambda row: ranks[row])

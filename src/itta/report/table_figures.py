@@ -6,8 +6,9 @@ from pathlib import Path
 from itta.metrics.accuracy import mean
 from itta.metrics.significance import Ranks
 from itta.report.cells import average_cell
+from itta.report.cost_plots import plot_cost
 from itta.report.filled_layout import FilledLayout
-from itta.report.plots import plot_cost, plot_critical_difference, plot_domains, plot_sensitivity
+from itta.report.plots import plot_critical_difference, plot_domains, plot_sensitivity
 
 COSTS = {"seconds_per_image": "seconds per image at test time", "step_time": "seconds per training step"}
 FEWEST_VALUES = 3  # of a hyper-parameter; with fewer it gets no panel

@@ -38,14 +38,19 @@ class Row:
     adapter: str = "source"
     model: Mapping[str, Any] = field(default_factory=dict)  # hyper-parameters of training
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the adapter
+    stream: Mapping[str, Any] = field(default_factory=dict)  # of the images that it adapts to
+    steps: Mapping[str, int] = field(default_factory=dict)  # of training, by data set
 
     def takes_model(self, r: Record) -> bool:
         known = {**MODEL_DEFAULTS.get(self.algorithm, {}), **r.hparams}
-        return r.trial.algorithm == self.algorithm and has_settings(known, self.model)
+        return r.trial.algorithm == self.algorithm and has_settings(known, self.model) and self.takes_steps(r.trial)
+
+    def takes_steps(self, trial: Trial) -> bool:
+        return not self.steps or self.steps.get(dataset_name(trial.dataset)) == trial.steps
 
     def takes_adapter(self, r: Record) -> bool:
         known = {**ADAPTER_DEFAULTS.get(self.adapter, {}), **r.adapter_hparams}
-        return r.adapter == self.adapter and has_settings(known, self.settings)
+        return r.adapter == self.adapter and has_settings(known, self.settings) and has_settings(r.stream, self.stream)
 
 
 @dataclass(frozen=True)

@@ -59,12 +59,18 @@ def rows_of(records: Sequence[Record]) -> tuple[Row, ...]:
             same = [r for r in mine if has_settings(r.hparams, model)]
             adapters = sorted({r.adapter for r in same}, key=lambda a: (a != "source", a))
             for adapter in adapters:
-                settings = [r.adapter_hparams for r in same if r.adapter == adapter]
+                adapted = [r for r in same if r.adapter == adapter]
                 rows += [
-                    Row(row_label(algorithm, adapter, model, s), algorithm, adapter, model, s)
-                    for s in setting_variants(without_counts(s) for s in settings)
+                    Row(row_label(algorithm, adapter, model, {**s, **stream}), algorithm, adapter, model, s, stream)
+                    for s in setting_variants(without_counts(r.adapter_hparams) for r in adapted)
+                    for stream in orders_of([r for r in adapted if has_settings(r.adapter_hparams, s)])
                 ]
     return tuple(rows)
+
+
+def orders_of(adapted: Sequence[Record]) -> list[dict[str, Any]]:
+    """The orders in which the images came, if there is more than one."""
+    return setting_variants({"order": r.stream.get("order")} for r in adapted)
 
 
 def setting_variants(settings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ MOST_CLASSES = 20  # rows of a table
 STEPS = {
     "restyled": "the answer with the sources' style, averaged in",
     "prototypes": "the prototypes' answer, averaged in",
-    "held back": "the correction of answers that the model gives too often",
+    "frequencies": "the class frequencies of the stream, and the bias of the model",
     "neighbours": "the images before",
     "too close": "the margin: a class that is hardly more probable does not replace the trained model's",
 }

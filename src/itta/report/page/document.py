@@ -15,7 +15,7 @@ from itta.files import make_folder, replace_text
 from itta.records.story import Stream
 from itta.report.cells import TableOptions
 from itta.report.filled_layout import fill_layout
-from itta.report.layouts import everything_recorded
+from itta.report.layouts import make_layout
 from itta.report.page.page_inputs import PageInputs, read_inputs
 from itta.report.page.run_summary import cost_tables, record_facts, record_table, stream_table, tiles
 from itta.report.page.stream_view import StreamView, estimate_text, value_text, view_stream
@@ -38,7 +38,7 @@ NUMBER = re.compile(r"[-+−]?\d")
 def write_page(out: Path, paths: Sequence[Path], where: Mapping[str, str] | None = None) -> Path:
     """Write the page of everything recorded under the paths."""
     inputs = read_inputs(paths, where)
-    filled = fill_layout(everything_recorded(inputs.collection.records), inputs.collection, TableOptions())
+    filled = fill_layout(make_layout("found", inputs.collection.records), inputs.collection, TableOptions())
     return save_page(out, render_page(inputs, [render_table(filled)], numeric_rows(filled)))
 
 

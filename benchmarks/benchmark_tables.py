@@ -1,0 +1,239 @@
+"""Write the tables, the figure and the sentences of docs/results/benchmark.md from the records of the benchmark.
+
+Each file of records is optional: a part of the benchmark that has not run yet has no table. The rows of
+docs/results/paper_claims.md that the benchmark decides are written too. Sentences are computed from the figures.
+
+python -m benchmarks.benchmark_tables
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.benchmark_claims import alpha_claim, alpha_rows, claim_rows
+from benchmarks.benchmark_figure import draw
+from benchmarks.benchmark_pairs import adapter_sentences, adapter_table, both_orders, pairs_of
+from benchmarks.benchmark_results import (
+    ORDERS,
+    Results,
+    best_of,
+    by_mean,
+    listed,
+    mean_text,
+    name_of,
+    read_results,
+    told_apart,
+    with_interval,
+)
+from benchmarks.command import run_command
+from benchmarks.pages import meaning, replace_rows, write_between
+from itta.errors import InputError
+from itta.files import replace_text
+from itta.metrics.accuracy import percent
+from itta.report.comparison import verdict
+from itta.report.layouts import Row
+from itta.report.paper import Figure, published_tables
+from itta.report.tables import Table
+
+
+@dataclass(frozen=True)
+class Options:
+    records: Path = Path("docs/results/records")  # with benchmark_*.jsonl, cost_training.json and cost_adapting.json
+    page: Path = Path("docs/results/benchmark.md")  # with two comments around the tables
+    claims: Path = Path("docs/results/paper_claims.md")  # with a row for each claim
+    figure: Path = Path("docs/images/benchmark.png")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the benchmark: a file of records with trained models."""
+
+    file: str
+    title: str
+    about: str  # a sentence above its table
+    paper: str = ""  # the paper's table to print beside ours
+    command: str = ""  # that trained the models, after `itta sweep`; those of the first part are on the page
+
+
+PARTS = (
+    Part("benchmark_pacs.jsonl", "Training methods on PACS", "EfficientNet-Lite0, 64 pixels, no adaptation.", "pacs"),
+    Part(
+        "benchmark_emoji.jsonl",
+        "Training methods on EmojiStyles",
+        "EfficientNet-Lite0, 64 pixels, no adaptation.",
+        command="emoji --recipe quick --algorithms erm mixstyle mixup coral sagnet consistency itta ttt ttt++",
+    ),
+    Part(
+        "benchmark_single.jsonl",
+        "One source domain of PACS",
+        "A model learns one domain and is measured on the three others; A→C is art painting to cartoon.",
+        "single-source",
+        "PACS --recipe quick --single-source --algorithms erm mixstyle consistency itta",
+    ),
+    Part(
+        "benchmark_resnet.jsonl",
+        "ResNet-18 on PACS",
+        "ResNet-18 with ImageNet weights, 96 pixels.",
+        "pacs",
+        "PACS --recipe quick --backbone resnet18 --image-size 96 --algorithms erm consistency itta",
+    ),
+)
+
+
+def paper_figure(row: Row, table: str) -> Figure | None:
+    """The mean that the paper prints for a method, in any of its tables about the same task."""
+    tables = published_tables()
+    pacs = {
+        ("consistency", "source"): ("ttt", "Baseline"),
+        ("metareg", "source"): ("learnable-loss", "MetaReg"),
+        ("feature_critic", "source"): ("learnable-loss", "Feature-Critic"),
+        ("itta", "source"): ("ablation", "Ours w/o TTT"),
+        ("ttt", "ttt"): ("ttt", "TTT"),
+        ("mt3", "mt3"): ("ttt", "MT3"),
+        ("ttt++", "ttt++"): ("learnable-loss", "TTT++"),
+    }
+    if table == "pacs" and (row.algorithm, row.adapter) in pacs:
+        name, label = pacs[row.algorithm, row.adapter]
+        return tables[name][label]["Avg."]
+    if (row.algorithm, row.adapter) == ("itta", "itta"):
+        return tables[table]["Ours"]["Avg."]
+    if row.adapter == "source":
+        return next((f["Avg."] for label, f in tables[table].items() if label.lower() == row.algorithm), None)
+    return None
+
+
+def short(label: str) -> str:
+    """
+    >>> short("art_painting→cartoon"), short("photo")
+    ('A→C', 'photo')
+    """
+    source, arrow, target = label.partition("→")
+    return f"{source[0]}→{target[0]}".upper() if arrow else label
+
+
+def seeds_text(results: Results, row: Row) -> str:
+    return str(max((len(c.values) for c in results.filled.targets[row.label].values()), default=0))
+
+
+def training_rows(results: Results, paper: str) -> list[Row]:
+    """Models as trained, and the pairs of training and adapter for which the paper has a figure."""
+    own = {("ttt", "ttt"), ("ttt++", "ttt++"), ("mt3", "mt3")} | ({("itta", "itta")} if paper else set())
+    return [
+        row
+        for row in results.rows
+        if row.adapter == "source" or ((row.algorithm, row.adapter) in own and results.order(row) == "iid")
+    ]
+
+
+def training_table(results: Results, part: Part) -> Table:
+    """Every training method: targets, mean, seeds, difference from ERM, and what it can be told from."""
+    rows, erm = training_rows(results, part.paper), results.find("erm")
+    best = best_of(results, [row for row in rows if row.adapter == "source"])
+    over = results.compare(rows, erm) if erm else {}
+    from_best = results.compare(rows, best) if best else {}
+    targets = [c for c in results.filled.layout.columns if c.label != "Avg."]
+    lines = []
+    for row in by_mean(results, rows):
+        cells = [results.filled.cells[row.label][c.label] for c in targets]
+        c, d = over.get(row.label), from_best.get(row.label)
+        told = ["base" if row == erm else verdict(c) if c else "", "best" if row == best else verdict(d) if d else ""]
+        line = [name_of(row), *(percent(c.mean) if c.values else c.reason for c in cells), mean_text(results, row)]
+        figure = paper_figure(row, part.paper) if part.paper else None
+        printed = [f"{figure.mean:.1f}" if figure else "–"] if part.paper else []
+        lines.append([*line, seeds_text(results, row), with_interval(c), *told, *printed])
+    heads = ["accuracy on the target, %", *(short(c.label) for c in targets), "mean", "seeds", "over ERM (95 %)"]
+    return Table(part.title, [*heads, "told from ERM", "told from best", *(["paper"] if part.paper else [])], lines)
+
+
+def training_sentences(results: Results) -> Iterator[str]:
+    """What the table of the training methods means."""
+    rows = [row for row in results.rows if row.adapter == "source"]
+    names = {row.label: name_of(row) for row in rows}
+    erm, best = results.find("erm"), best_of(results, rows)
+    if len(rows) < 2:
+        yield "One method has run so far, so there is nothing to compare."
+        return
+    if erm:
+        yield f"{told_apart(results.compare(rows, erm), names, 'ERM')}"
+    if best:
+        others = results.compare([row for row in rows if row != best], best)
+        below = sum(verdict(c) == "below" for c in others.values())
+        yield (
+            f"{names[best.label]} has the highest mean. It can be told from {below or 'none'} of {len(others)} others. "
+            "The best row was picked by these figures, so its lead is too large on average."
+        )
+    unfinished = [names[row.label] for row in rows if not results.mean(row).values]
+    if unfinished:
+        yield f"{listed(unfinished)} have not run on every target yet."
+
+
+def alpha_table(results: Results) -> Table:
+    """ITTA by the weight α of the consistency loss, as trained and after its step."""
+    one = next((row for row in alpha_rows(results) if row.model.get("alpha") == 1), None)
+    lines = []
+    for row in alpha_rows(results):
+        step = next((r for r in results.rows if r.adapter == "itta" and r.model == row.model), None)
+        over = with_interval(results.difference(row, one)) if one and row != one else ""
+        after = mean_text(results, step) if step else "–"
+        lines.append([f"{row.model['alpha']:g}", mean_text(results, row), over, after, seeds_text(results, row)])
+    heads = ["α", "as trained, %", "over α = 1 (95 %)", "after ITTA's step, %", "seeds"]
+    return Table("ITTA's weight α on PACS", heads, lines)
+
+
+def sections(options: Options) -> Iterator[str]:
+    """Yield the text of every part that has records."""
+    for part in PARTS:
+        results = read_results(options.records / part.file)
+        if results:
+            folder = part.file.removeprefix("benchmark_").removesuffix(".jsonl")
+            fence = f"```sh\nitta sweep {part.command} --out sweeps/{folder}\n```\n\n" if part.command else ""
+            table, sentences = training_table(results, part).to_markdown(), meaning(training_sentences(results))
+            yield f"## {part.title}\n\n{fence}{part.about}\n\n{table}\n\n{sentences}"
+        if results and part.file == PARTS[0].file:
+            yield from adapter_sections(options)
+    alpha = read_alpha(options)
+    if alpha:
+        table = alpha_table(alpha)
+        yield f"## {table.title}\n\n{table.to_markdown()}\n\nThe paper prints 83.4, 83.8 and 83.2 % for 0.1, 1 and 10."
+
+
+def adapter_sections(options: Options) -> Iterator[str]:
+    results = read_pairs(options)
+    for order in ORDERS if results else ():
+        if results and pairs_of(results, order):
+            table, sentences = adapter_table(results, order), meaning(adapter_sentences(results, order))
+            yield f"## {table.title}\n\n{table.to_markdown()}\n\n{sentences}"
+    if results and all(pairs_of(results, order) for order in ORDERS):
+        yield f"**Over both orders.** {both_orders(results)}"
+
+
+def read_pairs(options: Options) -> Results | None:
+    """The records of the adapters, in the file of PACS or in their own."""
+    return read_results(options.records / "benchmark_pacs.jsonl", options.records / "benchmark_adapters.jsonl")
+
+
+def read_alpha(options: Options) -> Results | None:
+    """The records of other weights α, beside those of the benchmark."""
+    own = options.records / "benchmark_alpha.jsonl"
+    return read_results(own, options.records / "benchmark_pacs.jsonl") if own.is_file() else None
+
+
+def main(options: Options) -> None:
+    text = "\n\n".join(sections(options))
+    if not text:
+        raise InputError(f"{options.records} has no benchmark_*.jsonl: itta records join writes them.")
+    write_between(options.page, "benchmark_tables", text)
+    pacs, pairs = read_results(options.records / PARTS[0].file), read_pairs(options)
+    if pacs:
+        emoji = options.records / PARTS[1].file
+        both = read_results(options.records / PARTS[0].file, emoji) if emoji.is_file() else None
+        rows = claim_rows(pacs, read_results(emoji), both) | alpha_claim(read_alpha(options))
+        replace_text(options.claims, replace_rows(options.claims.read_text(), rows))
+        text += "\n\n" + "\n".join(rows.values())
+    if pacs and pairs:
+        draw(options.figure, pacs, pairs, options.records)
+    print(text)
+
+
+if __name__ == "__main__":
+    run_command("benchmark_tables", main, Options(), __doc__)
