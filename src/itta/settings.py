@@ -147,6 +147,8 @@ class AdoptSettings:
     """Pixels on each side of an image; 0 takes the size that the network states, or 224."""
     seed: int = 0
     """Seed of the choice of images."""
+    stand_ins: bool = True
+    """Measure stand-in targets, from which itta estimate learns; it takes as long as predicting 2,500 images."""
     device: str = "auto"
     """Device that computes: cpu, cuda, cuda:N or mps; auto takes a GPU if torch finds one."""
 

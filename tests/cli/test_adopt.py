@@ -62,6 +62,22 @@ def test_the_directory_holds_weights_and_statistics(adopted: Path, weights: Path
 
 
 @pytest.mark.slow
+def test_stand_ins_come_along_unless_they_are_left_out(
+    photos: Path, own_networks: ModuleType, tmp_path: Path, run_itta
+) -> None:
+    """The folder has 36 images, 4 fewer than stand-ins need."""
+    more = tmp_path / "more"
+    shutil.copytree(photos, more)
+    shutil.copytree(photos / "noon", more / "evening")
+    for words, wanted in (((), True), (("--no-stand-ins",), False)):
+        out = tmp_path / f"model {wanted}"
+        run_itta("adopt", MODULE, "--data", more, "--out", out, "--image-size", "16", *words)
+        assert (itta.load(out, module=sequential_cnn(2)).stand_ins is not None) == wanted
+    printed = json.loads(run_itta("estimate", tmp_path / "model True", more / "noon", "--module", MODULE, "--json"))
+    assert "combined" in json.dumps(printed)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["my photos", "emoji"])
 def test_the_next_command_works_as_it_stands(
     data: str, photos: Path, own_networks: ModuleType, tmp_path: Path, run_itta, monkeypatch: pytest.MonkeyPatch

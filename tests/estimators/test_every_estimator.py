@@ -14,6 +14,7 @@ from itta.estimators import ESTIMATORS, Witness, estimate_from
 from itta.estimators.base import Evidence
 from itta.estimators.stand_in_targets import make_stand_ins
 from itta.models.stand_ins import StandIns
+from tests.fixtures.networks import sequential_cnn
 
 pytestmark = pytest.mark.slow
 
@@ -121,6 +122,30 @@ def test_an_estimate_of_a_model_and_of_an_adapter(model: Algorithm, toy_batches:
     assert same.combined.before == same.combined.after
     with pytest.raises(InputError, match="at least one batch"):
         itta.estimate(model, [])
+
+
+def test_the_accuracy_before_is_that_of_the_trained_model_whatever_the_adapter_changed(
+    model: Algorithm, toy_batches: Callable[..., list[Batch]]
+) -> None:
+    (x, _), _ = toy_batches(52, 64)
+    expected = itta.estimate(model, x)
+    moved = adapt(model, "shot")
+    moved(x)  # its copy of the network is another one now
+    with pytest.raises(InputError, match="shot changes its copy of the network.*model=model"):
+        itta.estimate(moved, x)
+    for found in (itta.estimate(moved, x, model=model), itta.estimate(adapt(model, "shot", guard=True), x)):
+        assert found.combined is not None
+        assert found.combined.before == expected.combined.before  # type: ignore[union-attr]
+    assert itta.estimate(adapt(model, "t3a"), x).single == expected.single
+
+
+def test_any_network_gets_an_estimate() -> None:
+    net = sequential_cnn().eval()
+    found = itta.estimate(net, torch.rand(40, 3, 224, 224))
+    assert found.combined is None
+    assert "itta.collect" in found.missing
+    with pytest.raises(InputError, match="wrap it with itta.wrap"):
+        itta.collect(net, [torch.rand(4, 3, 16, 16)])
 
 
 def test_a_witness_answers_as_the_adapter_and_asks_itta_plus_beside_others(

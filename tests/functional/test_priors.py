@@ -48,3 +48,20 @@ def test_the_temperature_that_made_the_labels_is_found(temperature: float) -> No
     logits = 3 * torch.randn(20_000, 3, generator=generator)
     labels = torch.multinomial((logits / temperature).softmax(1), 1, generator=generator)[:, 0]
     assert calibrated_temperature(logits, labels) == pytest.approx(temperature, rel=0.05)
+
+
+@pytest.mark.parametrize(("classes", "dtype"), [(2, torch.float32), (7, torch.float64), (300, torch.float32)])
+def test_the_iteration_equals_the_same_one_in_torch(classes: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(classes)
+    confusions = torch.randn(classes, classes, generator=generator, dtype=dtype).mul(3).softmax(1)
+    means = torch.randn(5, classes, generator=generator, dtype=dtype).softmax(1)
+    usual = torch.rand(classes, generator=generator, dtype=dtype)
+    usual[0] = 0.0  # a class that no source has
+    usual /= usual.sum()
+    expected = usual.double().expand_as(means)
+    for _ in range(20):
+        explained = (expected @ confusions.double()).clamp(min=1e-9)
+        expected = expected * ((means.double() / explained) @ confusions.double().T)
+        expected = (expected / expected.sum(1, keepdim=True) + 0.3 * usual.double()) / 1.3
+    found = prior_from_confusions(confusions, means, 0.3, usual)
+    torch.testing.assert_close(found, expected.to(dtype))

@@ -166,6 +166,13 @@ def test_without_a_last_linear_layer_the_features_are_the_logits() -> None:
         (nn.Conv2d(3, 4, 3), {}, r"expected a network that gives logits \[B, classes\], got shape \(2, 4,"),
         (nn.Linear(4, 2), {}, r"Linear cannot run on images of 224×224 pixels"),
         (nn.LSTM(4, 2), {}, "cannot run on images"),
+        (nn.Linear, {}, "a torch.nn.Module, got the class Linear: call it first"),
+        (torch.relu, {}, "expected a network, a torch.nn.Module, got builtin_function_or_method"),
+        (nn.LazyLinear(3), {}, "LazyLinear has lazy layers.*run it once"),
+        (sequential_cnn().half(), {"image_size": 16}, r"weights in torch.float16.*\.float\(\) first"),
+        (sequential_cnn().bfloat16(), {"image_size": 16}, "weights in torch.bfloat16"),
+        (nn.Sequential(sequential_cnn(), nn.Softmax(1)), {"image_size": 16}, "gives probabilities: leave its softmax"),
+        (nn.Sequential(sequential_cnn(), nn.Linear(3, 1)), {"image_size": 16}, "at least 2 classes, got 1"),
         (sequential_cnn(), {"image_size": 16, "classes": ("a", "b")}, "gives 3 logits, and 2 classes were named"),
         (sequential_cnn(), {"image_size": 16, "mean": (0.5, 0.5, 0.5)}, "mean and std go together"),
         (sequential_cnn(), {"image_size": 16, "mean": (0.5,), "std": (1.0,)}, "mean must have a value for red"),
@@ -177,6 +184,38 @@ def test_without_a_last_linear_layer_the_features_are_the_logits() -> None:
 def test_what_does_not_fit_is_one_line(net: nn.Module, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         itta.wrap(net, **settings)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_scripts_are_refused_in_one_line() -> None:
+    with pytest.raises(InputError, match="compiled by TorchScript, and cannot learn"):
+        itta.wrap(torch.jit.trace(sequential_cnn().eval(), images()), image_size=16)
+
+
+def test_a_compiled_network_is_wrapped_as_the_network_itself() -> None:
+    """Compiling waits for the first call, which never comes."""
+    net = seeded(sequential_cnn)
+    one, other = (itta.wrap(n, image_size=16) for n in (net, torch.compile(net)))
+    assert other.wiring == one.wiring
+    assert torch.equal(adapt(one, "itta+")(images()), adapt(other, "itta+")(images()))
+
+
+@pytest.mark.parametrize("name", ["itta+", "source", "shot", "t3a"])
+def test_images_take_the_precision_of_the_network(name: str) -> None:
+    model = itta.wrap(seeded(sequential_cnn).double(), image_size=16)
+    x = images()
+    assert torch.equal(adapt(model, name)(x), adapt(model, name)(x.double()))
+    assert torch.equal(adapt(model, name, guard=True)(x), adapt(model, name, guard=True)(x.double()))
+
+
+def test_arrays_are_refused_in_one_line() -> None:
+    with pytest.raises(InputError, match="expected images as a tensor .* got ndarray"):
+        adapt(itta.wrap(seeded(sequential_cnn), image_size=16))(images().numpy())
+
+
+def test_a_network_that_became_half_precise_is_refused() -> None:
+    with pytest.raises(InputError, match="tent keeps its weights in float32"):
+        adapt(itta.wrap(plain_resnet(), image_size=32).half(), "tent")
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-9)])

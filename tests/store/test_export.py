@@ -24,6 +24,7 @@ from itta.run.predict import read_images
 from itta.store import export as library
 from itta.store.export import check_parity, export_onnx, export_torch, images, load_onnx, load_torch, metadata
 from itta.store.model import read_description
+from tests.fixtures.networks import sequential_cnn
 
 pytestmark = pytest.mark.slow
 
@@ -67,6 +68,23 @@ def test_it_answers_as_the_adapted_model(
         torch.testing.assert_close(run(x[:n]), frozen(x[:n]), rtol=0, atol=TOLERANCE)
     if name != "source":
         assert (run(x) - adapt(trained, "source")(x)).abs().max() > 10 * TOLERANCE
+
+
+@pytest.mark.parametrize("format", EXPORTS)
+def test_itta_plus_on_a_network_of_ones_own(format: str, tmp_path: Path) -> None:
+    """Its pass cannot be stopped after a block while it is traced."""
+    torch.manual_seed(0)
+    model = itta.wrap(sequential_cnn().eval(), image_size=16)
+    x, labels = torch.rand(24, 3, 16, 16), torch.arange(24) % 3
+    itta.collect(model, {"one": [(x[:12], labels[:12])], "two": [(x[12:] / 2, labels[12:])]})
+    adapter = adapt(model, "itta+", guard=False)
+    adapter.observe(x)
+    assert "restyled" not in adapter.diagnosis()["left out"]
+    save, load = EXPORTS[format]
+    save(adapter, tmp_path / "exported")
+    run, frozen = load(tmp_path / "exported"), adapter.frozen()
+    for n in (1, 5):
+        torch.testing.assert_close(run(x[:n]), frozen(x[:n]), rtol=0, atol=TOLERANCE)
 
 
 def test_a_resnet_with_maps_of_a_few_pixels(tmp_path: Path) -> None:

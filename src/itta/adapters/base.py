@@ -12,7 +12,6 @@ from itta.errors import InputError
 from itta.functional.transfers import send
 from itta.models.trained import Trained, frozen_copy, with_fast_backbone
 from itta.nn.batch_norm import has_batch_norm
-from itta.nn.device import device_of
 from itta.nn.optimizer import with_prefix, without_prefix
 
 if TYPE_CHECKING:
@@ -61,6 +60,7 @@ class Adapter(nn.Module):
             raise InputError(
                 f"{self.name} adapts batch normalisation, and this model's backbone has none: choose another adapter."
             )
+        check_precision(self.name, next(trained.parameters()).dtype)
         self.model, self.hp = frozen_copy(trained), hp
         self.register_load_state_dict_post_hook(ignore_networks)
         self._still: list[Trained] = []  # a list, so that it is no submodule: `still` says what it is
@@ -174,7 +174,12 @@ class Adapter(nn.Module):
         Images on the host are checked there, which costs no waiting for the device.
         """
         self.check(x)
-        return send(x, device_of(self.model))
+        return self.place(x)
+
+    def place(self, x: Tensor) -> Tensor:
+        """Send images to the device of the network, in the precision of its weights."""
+        weights = next(self.model.parameters())
+        return send(x, weights.device, weights.dtype if x.is_floating_point() else None)
 
     def check(self, x: Tensor) -> None:
         """Refuse a batch that does not hold images, is not finite, or is too small."""
@@ -254,6 +259,8 @@ def check_images(x: Tensor, image_size: int | None = None) -> None:
 
 
 def check_batch(x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise InputError(f"expected images as a tensor [B, 3, H, W], got {type(x).__name__}: convert them first.")
     if x.ndim != 4 or x.shape[1] != 3 or len(x) == 0:
         raise InputError(
             f"expected a batch of RGB images [B, 3, H, W] with B ≥ 1, got a tensor of shape {tuple(x.shape)}."

@@ -76,7 +76,7 @@ class EATA(GradientAdapter):
         if not moving.keys() <= stored.keys():
             raise InputError(
                 "eata needs a model with Fisher information, and this one has none: train it again with this version, "
-                "or adapt with the setting fisher=0, which is ETA."
+                "call itta.collect(model, source_batches) for a wrapped one, or set fisher=0, which is ETA."
             )
         return {name: stored[name].to(p) for name, p in moving.items()}
 

@@ -2,6 +2,7 @@
 
 import copy
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -55,15 +56,15 @@ class Combined(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        model, theta = self.frozen.model, self.frozen.theta
-        if len(theta) > 0:
-            first = next(iter(theta))
-            z = model.backbone.until(first, model.inputs(x))
-            plain, restyled = model.backbone.resume(first, z), model.backbone.resume(first, z, self.frozen.adapt_block)
-            answers = [model.classify(f) / self.temperature for f in (plain, restyled)]
-        else:
-            plain = model.features(x)
-            answers = [model.classify(plain) / self.temperature]
+        model, theta, n = self.frozen.model, self.frozen.theta, x.shape[0]
+
+        def run_both(block: str, z: Tensor) -> Tensor:
+            """From the first added block on, run the batch without the added blocks and, behind it, with them."""
+            return torch.cat([z[:n], theta[block](z[-n:])]) if block in theta else z
+
+        features = model.features(x, run_both)
+        parts = [features[:n], features[n:]] if len(theta) > 0 else [features]
+        plain, answers = parts[0], [model.classify(f) / self.temperature for f in parts]
         weights = [1.0] * len(answers)
         if self.prototypes is not None:
             answers.append(F.normalize(plain) @ self.prototypes.T)

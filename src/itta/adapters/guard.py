@@ -20,10 +20,9 @@ from itta.adapters.estimated_gain import Tally
 from itta.adapters.frozen import Frozen
 from itta.adapters.watches import WATCHES, Means, Trip, Watched, excess_cost, spread
 from itta.errors import InputError
-from itta.functional.transfers import fetch, send
+from itta.functional.transfers import fetch
 from itta.hparams import hp
 from itta.models.trained import Trained
-from itta.nn.device import device_of
 from itta.nn.optimizer import with_prefix, without_prefix
 
 LOG = 1000  # interventions kept in full; the counts go on
@@ -158,7 +157,7 @@ class Guard(Adapter):
     def trained_answer(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the trained model's logits, and the lengths of its features."""
         with noting_norms(self.model.head) as norms:
-            return self.still.predict(send(x, device_of(self.model))), norms[-1]
+            return self.still.predict(self.place(x)), norms[-1]
 
     def watch(self, logits: Tensor, reference: Tensor, norms: Tensor, source_norms: Tensor) -> Trip | None:
         """Return the first watch that trips. All values are fetched at once, and judged on the host."""

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from itta.adapters import adapt
+from itta.adapters import Guard, adapt
 from itta.adapters.base import Adapter
 from itta.errors import InputError
 from itta.estimators.agreement import Agreement
@@ -19,6 +19,7 @@ from itta.estimators.nuclear_norm import NuclearNorm
 from itta.estimators.witness import Witness
 from itta.models.stand_ins import StandIns
 from itta.models.trained import Trained
+from itta.models.wrapped import wrap
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     e.name: e
@@ -27,6 +28,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
         Combined,
     )
 }
+STANDING_STILL = ("itta+", "lame", "source", "t3a")  # adapters that never change their copy of the network
 NO_STAND_INS = (
     "the model has no stand-ins. Single estimates are often too high on images of another style. Train the model again "
     "with stand-ins, or give it some with itta.collect"
@@ -61,14 +63,20 @@ def estimate_from(evidence: Evidence, known: StandIns | None) -> Estimated:
     return Estimated(len(evidence), changed, most_frequent, combined, single, "" if combined else NO_STAND_INS)
 
 
-def estimate(model_or_adapter: Trained | Adapter, images: Tensor | Iterable[Tensor], batch_size: int = 32) -> Estimated:
+def estimate(
+    model_or_adapter: nn.Module,
+    images: Tensor | Iterable[Tensor],
+    batch_size: int = 32,
+    model: nn.Module | None = None,
+) -> Estimated:
     """Estimate the accuracy on unlabelled images before and after adaptation, each with a 90 % interval.
 
-    ``images`` is a tensor [N, 3, H, W] in [0, 1] or batches of such. A model is adapted with `itta+`. An adapter learns
-    from the images, as it does when it predicts them.
+    ``images`` is a tensor [N, 3, H, W] in [0, 1] or batches of such. A model, or any network, is adapted with `itta+`.
+    An adapter learns from the images, as it does when it predicts them. Beside an adapter that changes its network,
+    pass the trained ``model`` as well.
     """
-    adapter = model_or_adapter if isinstance(model_or_adapter, Adapter) else adapt(model_or_adapter)
-    trained = adapter.model if isinstance(model_or_adapter, Adapter) else model_or_adapter
+    trained = find_trained(model_or_adapter, model)
+    adapter = model_or_adapter if isinstance(model_or_adapter, Adapter) else adapt(trained)
     witness = Witness(trained, adapter)
     batches = images.split(batch_size) if isinstance(images, Tensor) else images
     with torch.inference_mode(False):
@@ -77,6 +85,19 @@ def estimate(model_or_adapter: Trained | Adapter, images: Tensor | Iterable[Tens
     if not witness.notes:
         raise InputError("no images to estimate from: give at least one batch.")
     return estimate_from(witness.evidence(), trained.stand_ins)
+
+
+def find_trained(model_or_adapter: nn.Module, model: nn.Module | None) -> Trained:
+    """Return the trained model, which gives the answers before adaptation."""
+    found = model_or_adapter if model is None else model
+    if not isinstance(found, Adapter):
+        return found if isinstance(found, Trained) else wrap(found)
+    if isinstance(found, Guard) or found.name in STANDING_STILL:
+        return found.model
+    raise InputError(
+        f"{found.name} changes its copy of the network, so the answers before adaptation are not known: pass the "
+        "trained model too, itta.estimate(adapter, images, model=model)."
+    )
 
 
 __all__ = ["ESTIMATORS", "Estimate", "Estimated", "Estimator", "Evidence", "Witness", "estimate", "estimate_from"]

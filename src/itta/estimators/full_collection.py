@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import torch
 
+from itta.errors import InputError
 from itta.estimators.stand_in_targets import make_stand_ins
 from itta.models import source_collection
 from itta.models.source_collection import IMAGES, Source, first
@@ -21,6 +22,8 @@ def collect(model: Model, batches: Source, images: int = IMAGES) -> Model:
     normalisation, and confusions, temperature and stand-in targets need labels; take images for these that the model
     was not trained on.
     """
+    if not isinstance(model, Trained):
+        raise InputError(f"expected a model to keep statistics, got {type(model).__name__}: wrap it with itta.wrap.")
     domains = batches if isinstance(batches, Mapping) else {"source": batches}
     kept = {domain: [*first(of_domain, images, f"domain {domain!r}")] for domain, of_domain in domains.items()}
     source_collection.collect(model, kept, images)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ Saerens, Latinne, Decaestecker, Adjusting the Outputs of a Classifier to New a P
 Azizzadenesheli, Liu, Yang, Anandkumar, Regularized Learning for Domain Adaptation under Label Shifts, ICLR 2019.
 """
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -40,13 +41,14 @@ def prior_from_confusions(
     >>> prior_from_confusions(M, torch.tensor([[0.5, 0.5]]), pull=0.0, iterations=500)  # class 0 is predicted too often
     tensor([[0.2500, 0.7500]])
     """
-    classes = confusions.shape[0]
-    usual = torch.full_like(mean[0], 1 / classes) if usual is None else usual
-    prior = usual.expand_as(mean)
-    for _ in range(iterations):
-        prior = prior * ((mean / (prior @ confusions).clamp(min=LEAST)) @ confusions.T)
-        prior = (prior / prior.sum(1, keepdim=True) + pull * usual) / (1 + pull)
-    return prior
+    u = np.full(mean.shape[1], 1 / mean.shape[1]) if usual is None else usual.numpy()
+    weight = pull.double().numpy() if isinstance(pull, Tensor) else pull
+    m, wanted, pulled = confusions.double().numpy(), mean.double().numpy(), weight * u
+    prior = np.broadcast_to(u, wanted.shape)
+    for _ in range(iterations):  # in NumPy: torch would wake its threads for each of these small products
+        prior = prior * ((wanted / np.maximum(prior @ m, LEAST)) @ m.T)
+        prior = (prior / prior.sum(1, keepdims=True) + pulled) / (1 + weight)
+    return torch.from_numpy(prior).to(mean)
 
 
 def calibrated_temperature(logits: Tensor, labels: Tensor, low: float = 0.2, high: float = 5.0) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from itta.errors import InputError, first_line, unknown
 from itta.models.families import find_blocks, find_classes, find_head, find_size, logits_of
@@ -74,7 +75,9 @@ def wrap(net: nn.Module, **settings: Any) -> Wrapped:
         raise unknown("setting of itta.wrap", name, list(Wiring.__dataclass_fields__))
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, (list, tuple)) else v for k, v in settings.items()}
     given = Wiring(**values)
+    net = getattr(net, "_orig_mod", net)  # of torch.compile: only the network itself has layers to adapt
     check_colours(given)
+    check_network(net)
     own = copy.deepcopy(net).eval().requires_grad_()
     size = given.image_size or find_size(net)
     x, logits = probe(own, replace(given, image_size=size))
@@ -94,6 +97,25 @@ def wrap(net: nn.Module, **settings: Any) -> Wrapped:
     check_head(model, x, logits)
     settle_blocks(model, x, named=bool(given.blocks))
     return model
+
+
+def check_network(net: object) -> None:
+    """Refuse what cannot be copied and adapted, before it is run."""
+    if not isinstance(net, nn.Module):
+        kind = f"the class {net.__name__}: call it first" if isinstance(net, type) else type(net).__name__
+        raise InputError(f"expected a network, a torch.nn.Module, got {kind}.")
+    name, like = type(net).__name__, next(net.parameters(), None)
+    if isinstance(net, torch.jit.ScriptModule):
+        raise InputError(f"{name} is compiled by TorchScript, and cannot learn: wrap the module it was made from.")
+    if any(is_lazy(p) for p in net.parameters()):
+        raise InputError(f"{name} has lazy layers, whose weights have no shape yet: run it once on images first.")
+    if like is None:
+        raise InputError(f"expected a network with weights, and {name} has none.")
+    if like.dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            f"{name} has weights in {like.dtype}, which small steps would not change: convert it with .float() first. "
+            "For speed, call the adapter under torch.autocast."
+        )
 
 
 def check_colours(wiring: Wiring) -> None:
@@ -117,10 +139,8 @@ def check_paths(net: nn.Module, paths: Sequence[str]) -> None:
 @torch.no_grad()
 def probe(net: nn.Module, wiring: Wiring) -> tuple[Tensor, Tensor]:
     """Run the network on two random images; return them as it gets them, and its logits."""
-    size, like = wiring.image_size, next(net.parameters(), None)
-    if like is None:
-        raise InputError(f"expected a network with weights, and {type(net).__name__} has none.")
-    x = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0)).to(like)
+    size = wiring.image_size
+    x = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0)).to(next(net.parameters()))
     try:
         logits = logits_of(net(x))
     except InputError:
@@ -134,6 +154,13 @@ def probe(net: nn.Module, wiring: Wiring) -> tuple[Tensor, Tensor]:
         raise InputError(
             f"expected a network that gives logits [B, classes], got shape {tuple(logits.shape)} for 2 images."
         )
+    if logits.shape[1] < 2:
+        raise InputError(
+            "expected logits of at least 2 classes, got 1. If it is the logit of the second of two classes, let the "
+            "network return torch.cat([torch.zeros_like(logit), logit], 1)."
+        )
+    if (logits >= 0).all() and alike(logits.sum(1), torch.ones_like(logits[:, 0])):
+        raise InputError("expected a network that gives logits, and it gives probabilities: leave its softmax out.")
     return x, logits
 
 

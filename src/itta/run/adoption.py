@@ -14,8 +14,10 @@ from itta.data.class_order import in_class_order
 from itta.data.dataset import DomainDataset, Images, prepare
 from itta.data.loaders import stream
 from itta.errors import InputError, last_line
+from itta.estimators import full_collection
+from itta.models import source_collection
 from itta.models.families import find_size
-from itta.models.source_collection import IMAGES, collect
+from itta.models.source_collection import IMAGES
 from itta.models.wrapped import Wrapped, wrap
 from itta.nn.device import place, resolve_device
 from itta.nn.weights import read_weights
@@ -60,6 +62,7 @@ def adopt(
     model = place(model, device)
     prepare(dataset, tuple(dataset.domains), report)
     chosen = {domain: choose(images, settings.seed, domain) for domain, images in dataset.domains.items()}
+    collect = full_collection.collect if settings.stand_ins else source_collection.collect
     collect(model, {domain: batches(dataset.domain(domain), rows) for domain, rows in chosen.items()})
     source = adapt(model, "source")
     accuracy = {d: evaluate(source, dataset.domain(d), rows, 32, None).accuracy for d, rows in chosen.items()}
