@@ -1,6 +1,7 @@
 """Adapters are modules: they move with all their state, keep their modes, and refuse half precision."""
 
 import copy
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from itta.adapters import ADAPTERS, Adapter, adapt
 from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
-from itta.errors import InputError
+from itta.errors import InputError, InputWarning
 from tests.fixtures.toy import FEW_VIEWS, mark_slow
 
 pytestmark = pytest.mark.slow
@@ -135,3 +136,13 @@ def test_an_adapter_inside_a_module_of_the_users_own(
     assert torch.equal(other["adapter"](stream[1]), outer["adapter"](stream[1]))
     with pytest.raises(RuntimeError, match=r"Missing key.*mine\.weight"):
         other.load_state_dict({k: v for k, v in state.items() if k != "mine.weight"})
+
+
+@pytest.mark.parametrize("guard", [False, True])
+def test_images_far_outside_0_to_1_are_a_warning(guard: bool, trained_for: Trained, stream: list[Tensor]) -> None:
+    adapter = adapt(trained_for("t3a"), "t3a", guard=guard)
+    with pytest.warns(InputWarning, match="pixels from 0.* to 2.*: expected images between 0 and 1"):
+        adapter(255 * stream[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adapter(stream[0])

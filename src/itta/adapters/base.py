@@ -1,6 +1,7 @@
 """The parts that all test-time methods share: a copy of the trained model, and an exact reset."""
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from itta.errors import InputError
+from itta.errors import InputError, InputWarning
 from itta.functional.transfers import send
 from itta.models.trained import Trained, frozen_copy, with_fast_backbone
 from itta.nn.batch_norm import has_batch_norm
@@ -268,6 +269,14 @@ def check_batch(x: Tensor) -> None:
 
 
 def finite_images(x: Tensor) -> Tensor:
-    """Tell which images have finite pixels only, [B]."""
+    """Tell which images have finite pixels only, [B]. Warn if images on the host are far outside [0, 1]."""
     pixels = x.flatten(1)
-    return torch.isfinite(pixels.amin(1)) & torch.isfinite(pixels.amax(1))  # much faster than isfinite of all
+    low, high = pixels.amin(1), pixels.amax(1)
+    if x.device.type == "cpu" and (float(low.min()) < -1 or float(high.max()) > 2):
+        warnings.warn(
+            f"pixels from {float(low.min()):.3g} to {float(high.max()):.3g}: expected images between 0 and 1. Divide "
+            "bytes by 255, and leave the normalisation to the model (itta.wrap takes mean and std).",
+            InputWarning,
+            stacklevel=2,
+        )
+    return torch.isfinite(low) & torch.isfinite(high)  # much faster than isfinite of all pixels
