@@ -27,6 +27,17 @@ OWN_TRAINING = {"ttt": "rotation branch", "ttt++": "contrastive head", "mt3": "p
 BATCH_NORM = {name for name, cls in ADAPTERS.items() if cls.needs.batch_norm}
 
 
+class Times(nn.Module):
+    """Multiply by a number, or by another one each time."""
+
+    def __init__(self, by: float | None) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z * (torch.rand(1) if self.by is None else self.by)
+
+
 def plain_resnet() -> nn.Module:
     """Random weights, and statistics that fit them."""
     torch.manual_seed(0)
@@ -168,6 +179,9 @@ def test_without_a_last_linear_layer_the_features_are_the_logits() -> None:
         (nn.LSTM(4, 2), {}, "cannot run on images"),
         (nn.Linear, {}, "a torch.nn.Module, got the class Linear: call it first"),
         (torch.relu, {}, "expected a network, a torch.nn.Module, got builtin_function_or_method"),
+        (sequential_cnn(), {"image_size": 16, "head": "0"}, "0 is not the last layer of Sequential"),
+        (nn.Sequential(sequential_cnn(), Times(float("nan"))), {"image_size": 16}, "logits that are not finite"),
+        (nn.Sequential(sequential_cnn(), Times(None)), {"image_size": 16}, "other logits when it sees the same images"),
         (nn.LazyLinear(3), {}, "LazyLinear has lazy layers.*run it once"),
         (sequential_cnn().half(), {"image_size": 16}, r"weights in torch.float16.*\.float\(\) first"),
         (sequential_cnn().bfloat16(), {"image_size": 16}, "weights in torch.bfloat16"),
@@ -206,6 +220,11 @@ def test_images_take_the_precision_of_the_network(name: str) -> None:
     x = images()
     assert torch.equal(adapt(model, name)(x), adapt(model, name)(x.double()))
     assert torch.equal(adapt(model, name, guard=True)(x), adapt(model, name, guard=True)(x.double()))
+
+
+def test_an_adapter_is_no_model() -> None:
+    with pytest.raises(InputError, match="t3a is an adapter already: give the model"):
+        adapt(adapt(itta.wrap(seeded(sequential_cnn), image_size=16), "t3a"), "itta+")
 
 
 def test_arrays_are_refused_in_one_line() -> None:

@@ -27,6 +27,7 @@ from itta.adapters.t3a import T3A
 from itta.adapters.tent import Tent
 from itta.adapters.ttt import TTT
 from itta.adapters.ttt_plus import TTTPlus
+from itta.errors import InputError
 from itta.hparams import default, sensible_numbers
 from itta.models.trained import Trained
 from itta.models.wrapped import wrap
@@ -64,6 +65,8 @@ def adapt(
     only `itta+` is guarded.
     """
     cls = find_adapter(method) if isinstance(method, str) else method
+    if isinstance(trained, Adapter):
+        raise InputError(f"{trained.name} is an adapter already: give the model that it was made for.")
     trained = trained if isinstance(trained, Trained) else wrap(trained)
     settings = default(cls.Hparams, **hp)
     with sensible_numbers(settings):

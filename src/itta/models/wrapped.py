@@ -159,6 +159,10 @@ def probe(net: nn.Module, wiring: Wiring) -> tuple[Tensor, Tensor]:
             "expected logits of at least 2 classes, got 1. If it is the logit of the second of two classes, let the "
             "network return torch.cat([torch.zeros_like(logit), logit], 1)."
         )
+    if not torch.isfinite(logits).all():
+        raise InputError(f"{type(net).__name__} gives logits that are not finite for random images in [0, 1].")
+    if not alike(logits_of(net(x)), logits):
+        raise InputError(f"{type(net).__name__} gives other logits when it sees the same images again: fix its seed.")
     if (logits >= 0).all() and alike(logits.sum(1), torch.ones_like(logits[:, 0])):
         raise InputError("expected a network that gives logits, and it gives probabilities: leave its softmax out.")
     return x, logits
@@ -168,9 +172,12 @@ def probe(net: nn.Module, wiring: Wiring) -> tuple[Tensor, Tensor]:
 def check_head(model: Wrapped, x: Tensor, logits: Tensor) -> None:
     """Refuse a head that does not turn its input into the logits; note the size of the features."""
     assert isinstance(model.backbone, WrappedBackbone)
-    z = model.backbone.run(x)
+    try:
+        z = model.backbone.run(x)
+        again = model.classify(z) if z.ndim == 2 else None
+    except Exception:  # a layer behind it may not take its input
+        z, again = x, None
     model.backbone.dim = z.shape[1]
-    again = model.classify(z) if z.ndim == 2 else None
     if again is None or again.shape != logits.shape or not alike(again, logits):
         raise InputError(
             f"{model.wiring.head} is not the last layer of {model.kind}: its output is not the logits. Name the layer "
