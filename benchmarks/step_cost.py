@@ -29,6 +29,7 @@ from itta.algorithms.itta import ITTA, Losses, Run, grad, set_gradients
 from itta.data import load_dataset
 from itta.data.dataset import split
 from itta.data.loaders import TrainLoader
+from itta.errors import unknown
 from itta.explain.resource_counters import peak_memory
 from itta.functional.gradients import alignment
 from itta.functional.jvp import Tape
@@ -44,6 +45,7 @@ COSINE_IMAGE_SIZE = 64
 class Options(timing.Options):
     rounds: int = 10  # rounds to time, and batches to average the cosine over
     image_size: int = 64  # pixels on each side
+    only: tuple[str, ...] = ()  # these jobs beside the base; all, unless told
     cosine: bool = False  # also how well f_w's gradient from the last block agrees with the exact one, on real images
 
 
@@ -90,7 +92,10 @@ JOBS: dict[str, tuple[type[Algorithm], dict[str, Any]]] = {
 
 
 def measure(options: Options) -> Result:
-    algorithms = {name: build(name, options) for name in JOBS}
+    names = [name for name in JOBS if not options.only or name in (*options.only, BASE)]
+    if unknown_names := set(options.only) - set(JOBS):
+        raise unknown("job", min(unknown_names), list(JOBS))
+    algorithms = {name: build(name, options) for name in names}
     batch = make_batch(options)
     seeds = mixing_seeds(
         options.batch, mixing_points(algorithms[BASE].backbone), draws=2
@@ -99,7 +104,7 @@ def measure(options: Options) -> Result:
     seconds = interleave(jobs, options.rounds, options.json)
     peaks = {
         name: [peak_memory(partial(two_steps, name, options, seed)) for seed in seeds]
-        for name in watch(list(JOBS), "memory", options.json)
+        for name in watch(names, "memory", options.json)
     }
     columns = {"time": compare(seconds, BASE), "memory": compare(peaks, BASE)}
     if options.cosine:
