@@ -62,6 +62,7 @@ def run(load, monkeypatch):
     ("name", "flags", "expected"),
     [
         ("step_cost", ["--cosine"], {*STEPS, *(f"{s} memory" for s in STEPS), "itta last cosine"}),
+        ("step_cost", ["--only", "erm"], {"consistency", "erm", "consistency memory", "erm memory"}),
         ("adapt_cost", ["--slow"], {*(f"{a}{what}" for a in (*ADAPTS, "cotta", "memo") for what in ("", " flops"))}),
         ("methods_cost", ["--domains", "2"], METHODS),
         ("methods_cost", ["--recipe", "quick", "--only", "itta", "--processor-time"], {"erm", "itta"}),
@@ -165,7 +166,12 @@ def test_table_has_a_row_per_job(run, capsys):
 
 
 @pytest.mark.parametrize(
-    ("args", "message"), [(("--backbone", "resnet19"), "Choices:"), (("--batch", "1"), "batch must be at least 2")]
+    ("args", "message"),
+    [
+        (("--backbone", "resnet19"), "Choices:"),
+        (("--batch", "1"), "batch must be at least 2"),
+        (("--only", "ita"), "unknown job 'ita'"),
+    ],
 )
 def test_wrong_settings_are_told_in_words(run, capsys, args, message):
     with pytest.raises(SystemExit) as stopped:
