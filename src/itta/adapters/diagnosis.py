@@ -28,8 +28,8 @@ class Rules:
     """The constants of a diagnosis; `ITTAPlus.Hparams` explains each."""
 
     correction: float = 1.0
-    pull: float = 0.8
-    rise: float = 7.0
+    pull: float = 1.2
+    rise: float = 10.0
     usual: Literal["equal", "between", "sources"] = "between"
     stays: tuple[float, ...] = (0.5, 0.95)
     low: float = 1.5
