@@ -2,8 +2,8 @@
 
 For every pair of domains of a data set: train on the two, and adapt to each of the others, in all kinds of streams, and
 to held-out images of the two with unequal classes. A user has the same before a target comes: sources to train on, and
-another source to try the constants on. Models of three domains, and models that learned to ignore styles, see half of the
-distances that these models see; so each setting also runs with half of the distances.
+another source to try the constants on. Models of three domains, and models that learned to ignore styles, see about
+half of the distances that these models see; so each setting also runs with half of the distances.
 The rule: a lost point counts five times. A cell is a model, a domain and a kind of stream, averaged over its draws. Of
 all combinations of values, the one with the highest mean of gain − 5·(points lost beyond half a point) wins.
 The limit for a new domain is the smallest value that no stream of one domain exceeds. The network runs once; a setting
