@@ -270,7 +270,7 @@ def check_batch(x: Tensor) -> None:
 
 def finite_images(x: Tensor) -> Tensor:
     """Tell which images have finite pixels only, [B]. Warn if images on the host are far outside [0, 1]."""
-    pixels = x.flatten(1)
+    pixels = x.detach().flatten(1)
     low, high = pixels.amin(1), pixels.amax(1)
     if x.device.type == "cpu" and (float(low.min()) < -1 or float(high.max()) > 2):
         warnings.warn(
