@@ -77,6 +77,7 @@ def row_of(page: str, name: str) -> list[str]:
     return next(row for row in rows if row[0] == name)
 
 
+@pytest.mark.slow
 def test_the_page_has_every_method_with_what_it_can_be_told_from(folder: Path) -> None:
     page = write(folder)
     assert row_of(page, "ITTA's training")[4:8] == ["55.0", "53.6 ± 0.0", "2", "+3.5 (+1.4 … +5.6)"]
@@ -99,6 +100,7 @@ def test_adapters_have_a_table_for_each_order_and_the_best_pair_is_named(folder:
     assert "**Over both orders.** The best pair is **ITTA's training + `itta+`**, +14.0 (+11.9 … +16.1)" in page
 
 
+@pytest.mark.slow
 def test_the_claims_follow_the_records(folder: Path, made: Made) -> None:
     before = (folder / "claims.md").read_text().splitlines()
     write(folder)
@@ -170,6 +172,7 @@ def test_a_folder_without_records_and_a_page_without_rows_are_refused(tmp_path: 
         replace_rows("| another | row |", {"a claim": ""})
 
 
+@pytest.mark.slow
 def test_the_published_page_is_what_the_command_writes(tmp_path: Path) -> None:
     for name, page in (("page.md", "benchmark.md"), ("claims.md", "paper_claims.md")):
         (tmp_path / name).write_text((DOCS / "results" / page).read_text())

@@ -186,6 +186,7 @@ def test_labels_are_used_for_the_score_only(models, drawn, monkeypatch, tmp_path
     assert wrong["changed"] == right["changed"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_command_goes_on_and_ends_as_if_it_had_not_stopped(
     models, drawn, tmp_path, monkeypatch, capsys
 ) -> None:

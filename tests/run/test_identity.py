@@ -61,6 +61,7 @@ def test_digits_are_dealt_by_the_seed_of_the_trial_everywhere(tmp_path: Path, mo
     assert set(other.domain("75").names) != trained["75"]  # another seed deals otherwise
 
 
+@pytest.mark.slow
 def test_the_library_deals_digits_as_the_command_line_does(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("ITTA_DATA", str(write_digits(tmp_path / "data")))
     seen, real = [], workbench.open_domains
@@ -80,6 +81,7 @@ def test_the_library_deals_digits_as_the_command_line_does(tmp_path: Path, monke
         assert set(dataset.domain("75").names) == set(target.images.names)
 
 
+@pytest.mark.slow
 def test_the_library_holds_out_identities_on_demand(tmp_path: Path) -> None:
     tiny = {"backbone": "small_cnn", "weights": "none", "image_size": 16, "steps": 1, "batch_size": 4}
     made = itta.train("emoji", "erm", "noto-mono", tmp_path / "run", strict=True, seed=2, **tiny)
