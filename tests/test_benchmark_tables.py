@@ -89,6 +89,7 @@ def test_the_page_has_every_method_with_what_it_can_be_told_from(folder: Path) -
     assert write(folder) == page
 
 
+@pytest.mark.slow
 def test_adapters_have_a_table_for_each_order_and_the_best_pair_is_named(folder: Path) -> None:
     page = write(folder)
     random, clusters = page.index("## Test-time methods, classes at random"), page.index("classes in clusters")
@@ -121,6 +122,7 @@ def test_the_claims_follow_the_records(folder: Path, made: Made) -> None:
     assert "## Training methods on EmojiStyles" in page
 
 
+@pytest.mark.slow
 def test_single_source_runs_and_other_networks_have_sections(folder: Path, made: Made) -> None:
     single = [
         r
@@ -138,6 +140,7 @@ def test_single_source_runs_and_other_networks_have_sections(folder: Path, made:
     assert "| ERM " in page[page.index("## ResNet-18 on PACS") :]
 
 
+@pytest.mark.slow
 def test_the_figure_shows_costs_of_longer_trainings_and_adapters(folder: Path) -> None:
     from benchmarks.benchmark_figure import adapter_points, read_costs, training_points
 

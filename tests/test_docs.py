@@ -110,6 +110,7 @@ def test_images_are_counted(tool: ModuleType, name: str, forward: float, backwar
     assert tool.count_images(ALGORITHMS[name]) == pytest.approx(Counter(expected))
 
 
+@pytest.mark.slow
 def test_parameters_are_those_of_a_real_network(tool: ModuleType) -> None:
     """A discriminator 512 → 256 → 256 → 3, and one row of the first convolution with a network of three."""
     erm = tool.count_parameters(ALGORITHMS["erm"])

@@ -32,6 +32,7 @@ def test_three_updates(
     assert_matches_naive("sd", naive, sizes=sizes, sd_reg=reg)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_the_penalty(
     build: Callable[..., Algorithm], toy_batches: Callable[..., list[Batch]], cross_entropy: Any
 ) -> None:
