@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from itta.functional.gradients import alignment, moments
+from itta.functional.gradients import alignment, alignment_statistics
 
 SHAPES = [(7, 3, 3), (50,), (), (4, 9)]
 
@@ -59,12 +59,16 @@ def test_equal_and_opposite_gradients() -> None:
     assert opposite.loss.item() == pytest.approx(4 * (n - 1) / n)
 
 
-def test_moments_of_float32_are_added_up_in_double() -> None:
-    gs = [torch.randn(100_000, generator=torch.Generator().manual_seed(0)) for _ in range(3)]
-    found, exact = moments(gs), flatten(gs).double()
-    assert found.std.dtype == torch.float64
-    assert found.std.item() == pytest.approx(deviation(exact).item(), rel=1e-6)
-    assert found.n == 300_000
+def test_statistics_of_float32_are_added_up_in_double() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = ([torch.randn(100_000, generator=generator) for _ in range(3)] for _ in "ab")
+    b[1] = b[1].view(100, 10, 100).transpose(1, 2)  # lies in memory in another order than its partner
+    a[1] = a[1].view(100, 100, 10)
+    found = alignment_statistics(a, b)
+    exact = [flatten(gs).double() for gs in (a, b)]
+    assert found.dtype == torch.float64
+    expected = [m for g in exact for m in (g.mean(), deviation(g))] + [exact[0] @ exact[1]]
+    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [0.0, float("nan"), float("inf")])
