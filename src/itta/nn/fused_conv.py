@@ -24,10 +24,9 @@ ACTIVATIONS: dict[str, Kernel] = {"none": ("none", []), "relu": ("relu", []), "r
 
 
 class Prepared(NamedTuple):
-    """Weights and padding for inputs of one shape."""
+    """The arguments of oneDNN's operators for inputs of one shape."""
 
-    weight: Tensor
-    padding: list[int]  # the same on both sides: above and below, left and right
+    settings: list[Any]  # weight, bias, padding, strides, dilation and groups, as the operators take them
     out: tuple[int, int]  # height and width of the output
 
 
@@ -58,21 +57,24 @@ class FusedConv(nn.Module):
         return module.padding_mode == "zeros" and not isinstance(module.padding, str)
 
     def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
-        if not has_kernel(x):
-            return self.convolve(x, addend)
-        found = self.prepare(x)
-        if addend is not None and not fits(addend, (len(x), len(self.bias), *found.out)):
-            return self.convolve(x, addend)
+        if has_kernel(x) and (addend is None or has_kernel(addend)):
+            return self.kernel(x, addend)
+        return self.convolve(x, addend)
+
+    def kernel(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
+        """Compute it by oneDNN's operators, for tensors that ``has_kernel`` allows."""
+        settings, out = self.prepared.get(x.shape[-2:]) or self.prepare(x)
         x = x.contiguous(memory_format=torch.channels_last)
         kernel, limits = ACTIVATIONS[self.activation]
-        rest: list[Any] = [found.weight, self.bias, found.padding, self.stride, self.dilation, self.groups]
         ops = torch.ops.mkldnn
         if addend is None:
-            return ops._convolution_pointwise(x, *rest, kernel, limits, "")
+            return ops._convolution_pointwise.default(x, *settings, kernel, limits, "")
+        if addend.shape != (len(x), len(self.bias), *out):
+            return self.convolve(x, addend)
         last = None if kernel == "none" else kernel
         if self.overwrites:
-            return ops._convolution_pointwise_.binary(addend, x, *rest, "add", 1.0, last, limits, "")
-        return ops._convolution_pointwise.binary(x, addend, *rest, "add", 1.0, last, limits, "")
+            return ops._convolution_pointwise_.binary(addend, x, *settings, "add", 1.0, last, limits, "")
+        return ops._convolution_pointwise.binary(x, addend, *settings, "add", 1.0, last, limits, "")
 
     def convolve(self, x: Tensor, addend: Tensor | None) -> Tensor:
         """Compute the same with the ordinary operators."""
@@ -81,14 +83,14 @@ class FusedConv(nn.Module):
         return PLAIN[self.activation](z if addend is None else z + addend)
 
     def prepare(self, x: Tensor) -> Prepared:
-        """Return the weights for inputs of x's height and width; those of the last ones are kept."""
+        """Return the arguments for inputs of x's height and width; those of the last ones are kept."""
         shape = x.shape[-2:]
-        if shape in self.prepared:
-            return self.prepared[shape]
         weight, padding = self.evenly_padded(shape) if self.same else (self.weight, self.padding)
         spans = zip(shape, weight.shape[-2:], padding, self.stride, self.dilation)
         height, width = ((n + 2 * p - d * (size - 1) - 1) // stride + 1 for n, size, p, stride, d in spans)
-        self.prepared = {shape: Prepared(in_order(weight, padding, self, x), padding, (height, width))}
+        ready = in_order(weight, padding, self, x)
+        settings = [ready, self.bias, padding, self.stride, self.dilation, self.groups]
+        self.prepared = {shape: Prepared(settings, (height, width))}
         return self.prepared[shape]
 
     def evenly_padded(self, shape: torch.Size) -> tuple[Tensor, list[int]]:
@@ -148,8 +150,3 @@ def has_kernel(x: Tensor) -> bool:
     if elsewhere(x) or x.dtype != torch.float32 or x.ndim != 4 or torch.is_autocast_enabled("cpu"):
         return False
     return torch.backends.mkldnn.is_available() and not (x.requires_grad and torch.is_grad_enabled())
-
-
-def fits(addend: Tensor, shape: tuple[int, ...]) -> bool:
-    """Tell whether oneDNN can add the tensor to an output of this shape."""
-    return has_kernel(addend) and tuple(addend.shape) == shape

@@ -8,7 +8,8 @@ import copy
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from functools import partial
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,7 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate
 
 from itta.nn.batch_norm import BatchNorm
-from itta.nn.fused_conv import FusedConv
+from itta.nn.fused_conv import FusedConv, has_kernel
 
 RELUS: dict[Any, str] = {F.relu: "relu", torch.relu: "relu", nn.ReLU: "relu", F.relu6: "relu6", nn.ReLU6: "relu6"}
 SUMS = {operator.add, operator.iadd, torch.add}
@@ -38,12 +39,13 @@ class Result:
     name: str
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     name: str
-    run: Callable[..., Any] | str | int  # a function, the name of a method, or the number of a module
+    run: Callable[..., Any]
+    kernel: Callable[..., Any]  # the same without its checks, where it has a form without
     args: Any
     kwargs: Any
+    reads: tuple[str, ...] | None  # names of the results that are all of its arguments; None: it has others too
     spent: tuple[str, ...]  # results that no later step reads
 
 
@@ -52,11 +54,16 @@ def stand_in(arg: Any) -> Any:
 
 
 class Steps(nn.Module):
-    """The operations of a block, one after another."""
+    """The operations of a block, one after another.
 
-    def __init__(self, graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
+    ``alone`` says that each of them treats every image by itself. None of these changes the precision or the device, so
+    one look at the block's input is enough, and not one at the input of every convolution.
+    """
+
+    def __init__(self, graph: fx.Graph, modules: dict[str, nn.Module], alone: bool) -> None:
         super().__init__()
-        self.modules_called, self.steps = nn.ModuleList(), []
+        self.alone, self.modules_called = alone, nn.ModuleList()
+        self.steps: list[Step] = []
         order = list(graph.nodes)
         last_use = {read: node for node in order for read in node.all_input_nodes}
         for node in order:
@@ -67,33 +74,41 @@ class Steps(nn.Module):
             elif node.op == "output":
                 self.end = args[0]
             else:
-                self.steps.append(Step(node.name, self.callee(node, modules), args, kwargs, spent))
+                run = self.callee(node, modules)
+                kernel = run.kernel if isinstance(run, FusedConv) else run
+                only_results = not kwargs and all(isinstance(arg, Result) for arg in args)
+                reads = tuple(arg.name for arg in args) if only_results else None
+                self.steps.append(Step(node.name, run, kernel, args, kwargs, reads, spent))
 
-    def callee(self, node: fx.Node, modules: dict[str, nn.Module]) -> Callable[..., Any] | str | int:
-        if node.op != "call_module":
-            return node.target
+    def callee(self, node: fx.Node, modules: dict[str, nn.Module]) -> Callable[..., Any]:
+        if node.op == "call_method":
+            return partial(call_method, str(node.target))
+        if node.op == "call_function":
+            return node.target  # type: ignore[return-value]
         self.modules_called.append(modules[str(node.target)])
-        return len(self.modules_called) - 1
+        return self.modules_called[-1]
 
     def forward(self, x: Tensor) -> Tensor:
         known = {self.start: x}
+        quick = self.alone and has_kernel(x)
         del x  # or its memory would be kept to the end
 
         def put_in(part: Any) -> Any:
             return map_aggregate(part, lambda arg: known[arg.name] if isinstance(arg, Result) else arg)
 
         for step in self.steps:
-            args, kwargs = put_in(step.args), put_in(step.kwargs)
+            run = step.kernel if quick else step.run
+            kwargs = put_in(step.kwargs) if step.kwargs else {}
+            args = put_in(step.args) if step.reads is None else [known[name] for name in step.reads]
             for name in step.spent:
                 del known[name]
-            known[step.name] = self.call(step.run, args, kwargs)
+            known[step.name] = run(*args, **kwargs)
             del args, kwargs
         return put_in(self.end)
 
-    def call(self, run: Callable[..., Any] | str | int, args: Any, kwargs: Any) -> Any:
-        if isinstance(run, str):
-            return getattr(args[0], run)(*args[1:], **kwargs)
-        return (self.modules_called[run] if isinstance(run, int) else run)(*args, **kwargs)
+
+def call_method(name: str, owner: Any, *args: Any, **kwargs: Any) -> Any:
+    return getattr(owner, name)(*args, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -126,7 +141,7 @@ def fuse_convolutions(block: nn.Module) -> tuple[nn.Module, bool] | None:
         if isinstance(conv, FusedConv) and len(node.args) == 2:
             conv.overwrites = is_spent(traced, node.args[1], node)
     alone = all(node.op in ("placeholder", "output") or kind_of(traced, node) in ALONE for node in graph.nodes)
-    steps = copy.deepcopy(Steps(graph, traced.modules))
+    steps = copy.deepcopy(Steps(graph, traced.modules, alone))
     return steps.to(memory_format=torch.channels_last), alone  # type: ignore[call-overload]
 
 
