@@ -73,3 +73,24 @@ def test_unknown_names_list_the_choices_and_the_other_forms() -> None:
     with pytest.raises(InputError, match=r"unknown number 'yess'. Did you mean 'yes'\? Choices: yes, set, a:B\."):
         look_up("number", "yess", TABLE, "a:B")
     assert import_object("thing", "os:sep", "a:B") == "/"
+
+
+def test_a_module_of_the_current_folder_is_found_after_installed_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "network_of_mine.py").write_text("from part_of_mine import VALUE")
+    (tmp_path / "part_of_mine.py").write_text("VALUE = 5")
+    (tmp_path / "math.py").write_text("pi = 3")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    assert import_object("number", "network_of_mine:VALUE", "package.module:Name") == 5
+    assert import_object("number", "math:pi", "package.module:Name") > 3.1
+    assert sys.path[-1] == str(tmp_path)
+
+
+def test_a_failed_import_leaves_the_path_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    with pytest.raises(InputError, match="Run the command in the folder of the module"):
+        import_object("number", "no_such_module:X", "package.module:Name")
+    assert sys.path == before

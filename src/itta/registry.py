@@ -5,9 +5,12 @@ import a module.
 """
 
 import importlib
+import os
+import sys
 from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from itta.errors import InputError, first_line, unknown
@@ -54,11 +57,11 @@ def import_object(kind: str, name: str, form: str) -> object:
     if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
         raise InputError(f"cannot import the {kind} {name!r}: write it as {form}.")
     try:
-        found = importlib.import_module(module)
+        found = import_module(module)
     except ModuleNotFoundError as error:
         raise InputError(
-            f"cannot import the {kind} {name!r}: {error}. Write it as {form}, and install the package or add its "
-            "folder to PYTHONPATH."
+            f"cannot import the {kind} {name!r}: {error}. Write it as {form}. Run the command in the folder of the "
+            "module, install the package, or add its folder to PYTHONPATH."
         ) from error
     except (Exception, SystemExit) as error:  # a module of the user's own may raise anything
         raise InputError(
@@ -68,6 +71,23 @@ def import_object(kind: str, name: str, form: str) -> object:
         return attrgetter(attribute)(found)
     except AttributeError as error:
         raise InputError(f"cannot import the {kind} {name!r}: {error}. Write it as {form}.") from error
+
+
+def import_module(name: str) -> ModuleType:
+    """Import an installed module, or one of the current folder, which comes last: it hides no installed package."""
+    here = os.getcwd()
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.partition(".")[0] or here in sys.path:
+            raise
+    sys.path.append(here)  # it stays: the module may import others of its folder later
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name == name.partition(".")[0]:
+            sys.path.remove(here)
+        raise
 
 
 def class_name(cls: type[Any]) -> str:
