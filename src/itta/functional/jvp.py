@@ -128,8 +128,10 @@ def rule_for(func: Any, args: Any, kwargs: Any, inputs: list[Tensor], out: Any) 
         return lambda given: torch.ops.aten.threshold_backward(given[0], out, 0)  # in one pass: given·(out > 0)
     if func is F.relu6:
         return lambda given: torch.ops.aten.hardtanh_backward(given[0], out, 0, 6)
-    if func is F.max_pool2d and has_indices(out):
-        return max_pool_rule(out.grad_fn._saved_result1)
+    if (
+        func is F.max_pool2d and (at := getattr(out.grad_fn, "_saved_result1", None)) is not None
+    ):  # pixels of the maxima
+        return lambda given: given[0].flatten(-2).gather(-1, at.flatten(-2)).view(at.shape)  # type: ignore[union-attr]
     if func in LINEAR and not kwargs.get("value"):  # F.pad with a value is affine
         dims = [(t.shape, t.dtype, t.device) for t in inputs]
         template = put_back((args, kwargs), [torch.empty(0)] * len(inputs))
@@ -274,21 +276,6 @@ def stored_statistics_rule(norm: BatchNorm, mean: Tensor, var: Tensor, first: in
         return out if given[0] is None else out.addcmul_(given[0], scale)
 
     return rule
-
-
-def has_indices(out: Any) -> bool:
-    """Tell whether autograd knows which pixels a maximum came from."""
-    return isinstance(out, Tensor) and type(out.grad_fn).__name__ == "MaxPool2DWithIndicesBackward0"
-
-
-def max_pool_rule(indices: Tensor) -> Rule:
-    """The tangent of a maximum is that of the pixel it came from: no second search for the pixel."""
-    return lambda given: pixels_at(given[0], indices)
-
-
-def pixels_at(x: Tensor | None, indices: Tensor) -> Tensor:
-    assert x is not None
-    return x.flatten(-2).gather(-1, indices.flatten(-2)).view(indices.shape)
 
 
 def general_rule(func: Any, args: Any, kwargs: Any, inputs: list[Tensor]) -> Rule:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from itta.models.stand_ins import StandIns
 from itta.nn.backbone import After, Backbone, keep
+from itta.nn.freed_memory import keep_freed_memory
 from itta.nn.inference_copy import fast_copy
 from itta.nn.style_bank import StyleBank
 
@@ -39,6 +40,7 @@ class Trained(nn.Module):
 
     def __init__(self, classes: tuple[str, ...], image_size: int) -> None:
         super().__init__()
+        keep_freed_memory()
         self.classes, self.image_size = classes, image_size  # names in the order of the logits; pixels on each side
         self.about: Mapping[str, Any] = {}  # how it was made: its trial and its steps, for a file
         self.style_bank: StyleBank | None = None
