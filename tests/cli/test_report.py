@@ -149,6 +149,17 @@ def test_there_and_back_through_domainbed(runs: Path, run_itta: Callable[..., st
     assert run_itta("report", back) == run_itta("report", runs)
 
 
+def test_join_files_and_folders(runs: Path, run_itta: Callable[..., str], tmp_path: Path) -> None:
+    first = tmp_path / "first.jsonl"
+    assert "1 records written" in run_itta("records", "join", runs / "erm-photo-0", "--out", first)
+    first.write_text(first.read_text() + "not a record\n")
+    text = run_itta("records", "join", first, runs, "--out", tmp_path / "all.jsonl")
+    assert "36 records written" in text  # the one of both is there once
+    assert "1 damaged lines of" in text
+    run_itta("records", "join", runs, "--out", tmp_path / "again.jsonl")
+    assert (tmp_path / "all.jsonl").read_bytes() == (tmp_path / "again.jsonl").read_bytes()
+
+
 def test_export_tells_what_it_leaves_out(runs: Path, run_itta: Callable[..., str], tmp_path: Path) -> None:
     path = runs / "erm-photo-0" / "records.jsonl"
     (model,) = records.read(path)
@@ -162,5 +173,7 @@ def test_export_tells_what_it_leaves_out(runs: Path, run_itta: Callable[..., str
 def test_mistakes_with_domainbed(runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "is not an empty folder" in fails(capsys, "records", "export", runs, "--out", runs)
     assert "holds no runs" in fails(capsys, "records", "import", tmp_path, "--out", tmp_path / "x.jsonl")
+    assert "one sweep" in fails(capsys, "records", "import", runs, tmp_path, "--out", tmp_path / "x.jsonl")
+    assert "name a file of records" in fails(capsys, "records", "join", "--out", tmp_path / "x.jsonl")
     (tmp_path / "there.jsonl").write_text("")
     assert "exists" in fails(capsys, "records", "import", runs, "--out", tmp_path / "there.jsonl")
