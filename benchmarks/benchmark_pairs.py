@@ -31,8 +31,8 @@ def pairs_of(results: Results, order: str) -> list[Row]:
     ]  # fmt: skip
 
 
-def adapter_table(results: Results, order: str) -> Table:
-    """Every adapter on the models of ERM and of ITTA, in one order of the stream."""
+def adapter_table(results: Results, order: str, data: str = "") -> Table:
+    """Every adapter on the models of ERM and of ITTA, in one order of the stream; ``data`` is named in the title."""
     names = list(dict.fromkeys(row.adapter for row in by_mean(results, pairs_of(results, order))))
     heads = {"erm": "ERM's models", "itta": "ITTA's models"}
     trainings = [name for name in TRAININGS if results.find(name)]
@@ -49,7 +49,8 @@ def adapter_table(results: Results, order: str) -> Table:
     columns = [f"{ORDERS.get(order, order)}, %"]
     for training in trainings:
         columns += [heads[training], "gain (95 %)" if training == "erm" else "gain (95 %) "]
-    return Table(f"Test-time methods, {ORDERS.get(order, order)}", [*columns, "ITTA's over ERM's (95 %)"], lines)
+    title = f"Test-time methods{f' on {data}' if data else ''}, {ORDERS.get(order, order)}"
+    return Table(title, [*columns, "ITTA's over ERM's (95 %)"], lines)
 
 
 def adapter_sentences(results: Results, order: str) -> Iterator[str]:

@@ -52,16 +52,23 @@ class Part:
     title: str
     about: str  # a sentence above its table
     paper: str = ""  # the paper's table to print beside ours
-    command: str = ""  # that trained the models, after `itta sweep`; those of the first part are on the page
+    command: str = ""  # that trained the models, after `itta sweep`, if it is not on the page already
+    adapted: str = ""  # name of the data for the tables of adapters, if it has them
 
 
 PARTS = (
-    Part("benchmark_pacs.jsonl", "Training methods on PACS", "EfficientNet-Lite0, 64 pixels, no adaptation.", "pacs"),
+    Part(
+        "benchmark_pacs.jsonl",
+        "Training methods on PACS",
+        "EfficientNet-Lite0, 64 pixels, no adaptation.",
+        "pacs",
+        adapted="PACS",
+    ),
     Part(
         "benchmark_emoji.jsonl",
         "Training methods on EmojiStyles",
         "EfficientNet-Lite0, 64 pixels, no adaptation.",
-        command="emoji --recipe quick --algorithms erm mixstyle mixup coral sagnet consistency itta ttt ttt++",
+        adapted="EmojiStyles",
     ),
     Part(
         "benchmark_single.jsonl",
@@ -189,22 +196,21 @@ def sections(options: Options) -> Iterator[str]:
             fence = f"```sh\nitta sweep {part.command} --out sweeps/{folder}\n```\n\n" if part.command else ""
             table, sentences = training_table(results, part).to_markdown(), meaning(training_sentences(results))
             yield f"## {part.title}\n\n{fence}{part.about}\n\n{table}\n\n{sentences}"
-        if results and part.file == PARTS[0].file:
-            yield from adapter_sections(options)
+        if results and part.adapted:
+            yield from adapter_sections(read_pairs(options) if part == PARTS[0] else results, part.adapted)
     alpha = read_alpha(options)
     if alpha:
         table = alpha_table(alpha)
         yield f"## {table.title}\n\n{table.to_markdown()}\n\nThe paper prints 83.4, 83.8 and 83.2 % for 0.1, 1 and 10."
 
 
-def adapter_sections(options: Options) -> Iterator[str]:
-    results = read_pairs(options)
+def adapter_sections(results: Results | None, data: str) -> Iterator[str]:
     for order in ORDERS if results else ():
         if results and pairs_of(results, order):
-            table, sentences = adapter_table(results, order), meaning(adapter_sentences(results, order))
+            table, sentences = adapter_table(results, order, data), meaning(adapter_sentences(results, order))
             yield f"## {table.title}\n\n{table.to_markdown()}\n\n{sentences}"
     if results and all(pairs_of(results, order) for order in ORDERS):
-        yield f"**Over both orders.** {both_orders(results)}"
+        yield f"**{data}, over both orders.** {both_orders(results)}"
 
 
 def read_pairs(options: Options) -> Results | None:
