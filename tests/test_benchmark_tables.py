@@ -111,7 +111,8 @@ def test_the_claims_follow_the_records(folder: Path, made: Made) -> None:
     assert row_of(claims, LEARNED)[2] == "ahead on average, not decided"
     assert "ahead of 3 of 3 methods" in row_of(claims, AHEAD)[1]
     assert len(claims.splitlines()) == len(before)
-    emoji = [replace(r, trial=replace(r.trial, dataset="emoji")) for r in records.read(folder / "benchmark_pacs.jsonl")]
+    pacs = [r for name in ("pacs", "adapters") for r in records.read(folder / f"benchmark_{name}.jsonl")]
+    emoji = [replace(r, trial=replace(r.trial, dataset="emoji")) for r in pacs]
     records.write_all(folder / "benchmark_emoji.jsonl", emoji)
     weak = trained(made, "itta", 0.4, 1, hparams={"alpha": 0.1}, overrides={"alpha": "0.1"})
     records.write_all(folder / "benchmark_alpha.jsonl", weak)
