@@ -145,7 +145,7 @@ def told_apart(comparisons: Mapping[str, RowComparison], names: Mapping[str, str
     found = {word: [names[row] for row, c in comparisons.items() if verdict(c) == word] for word in ("above", "below")}
     alike = [names[row] for row, c in comparisons.items() if verdict(c) == "no"]
     parts = [f"The intervals of {listed(found[word])} lie {word} {base}." for word in found if found[word]]
-    if alike and not parts:
+    if len(alike) > 1 and not parts:
         parts.append(f"None of the {len(alike)} other methods can be told from {base}: every interval contains 0.")
     elif alike:
         parts.append(f"{f'The other {len(alike)}' if len(alike) > 6 else listed(alike)} cannot be told from {base}.")

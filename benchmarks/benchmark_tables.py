@@ -162,7 +162,7 @@ def training_sentences(results: Results) -> Iterator[str]:
         return
     if erm:
         yield f"{told_apart(results.compare(rows, erm), names, 'ERM')}"
-    if best:
+    if best and len(rows) > 2:
         others = results.compare([row for row in rows if row != best], best)
         below = sum(verdict(c) == "below" for c in others.values())
         yield (
