@@ -69,12 +69,13 @@ def gain_of(rows: list[Row], adapter: str) -> Gain:
 
 
 def strength_table(rows: list[Row]) -> Table:
-    """Accuracy by strength, and the gain over no adaptation."""
+    """Accuracy by strength, its mean on damaged images, and the gain over no adaptation."""
     strengths = sorted({r.strength for r in rows})
     lines = []
     for adapter in dict.fromkeys(r.adapter for r in rows):
         own = [r for r in rows if r.adapter == adapter]
         cells = [f"{mean(r.accuracy for r in own if r.strength == s):.1f}" for s in strengths]
+        cells.append(f"{mean(r.accuracy for r in own if r.strength > 0):.1f}")
         gain = gain_of(rows, adapter) if adapter != "source" else None
         shown = f"{signed(gain.mean / 100)} ({signed(gain.low / 100)} … {signed(gain.high / 100)})" if gain else ""
         worst = min(gain.by_kind, key=lambda kind: gain.by_kind[kind]) if gain else ""
@@ -82,7 +83,7 @@ def strength_table(rows: list[Row]) -> Table:
             [ADAPTERS.get(plain_name(adapter), adapter), *cells, shown]
             + [f"{worst} {signed(gain.by_kind[worst] / 100)}" if gain else ""]
         )
-    heads = ["whole" if s == 0 else f"{s:g}" for s in strengths]
+    heads = ["whole" if s == 0 else f"{s:g}" for s in strengths] + ["damaged"]
     return Table("", ["accuracy, %, by strength", *heads, "gain on damaged images (95 %)", "worst kind"], lines)
 
 
