@@ -31,7 +31,7 @@ def pairs_of(results: Results, order: str) -> list[Row]:
     ]  # fmt: skip
 
 
-def adapter_table(results: Results, order: str, data: str = "") -> Table:
+def adapter_table(results: Results, order: str, data: str) -> Table:
     """Every adapter on the models of ERM and of ITTA, in one order of the stream; ``data`` is named in the title."""
     names = list(dict.fromkeys(row.adapter for row in by_mean(results, pairs_of(results, order))))
     heads = {"erm": "ERM's models", "itta": "ITTA's models"}
@@ -49,7 +49,7 @@ def adapter_table(results: Results, order: str, data: str = "") -> Table:
     columns = [f"{ORDERS.get(order, order)}, %"]
     for training in trainings:
         columns += [heads[training], "gain (95 %)" if training == "erm" else "gain (95 %) "]
-    title = f"Test-time methods{f' on {data}' if data else ''}, {ORDERS.get(order, order)}"
+    title = f"Test-time methods on {data}, {ORDERS.get(order, order)}"
     return Table(title, [*columns, "ITTA's over ERM's (95 %)"], lines)
 
 
