@@ -11,8 +11,8 @@ LARGEST = 32 * 2**20 - 2**14  # bytes; the C library learns nothing from larger 
 def keep_freed_memory() -> None:
     """Let the C library of Linux (glibc) keep large pieces of memory, once for the process.
 
-    It returns freed pieces above a limit to the system, and each new one then costs page faults: a tenth of the time of
-    some networks. The largest piece freed so far sets the limit (mallopt(3), M_MMAP_THRESHOLD), so we free one of the
-    largest size that counts. Nobody writes into it, so it takes no memory.
+    It returns freed pieces above a limit to the system, and each new one then costs page faults. The largest piece
+    freed so far sets the limit (mallopt(3), M_MMAP_THRESHOLD), so we free one of the largest size that counts. Nobody
+    writes into it, so it takes no memory.
     """
     torch.empty(LARGEST, dtype=torch.uint8)
