@@ -25,6 +25,7 @@ print(library.mallinfo2().hblks - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library is not glibc 2.33 or newer")
 @pytest.mark.parametrize(("how", "pieces"), [("kept", "0"), ("returned", "1")])
 def test_large_pieces_stay_with_the_process(how: str, pieces: str) -> None:
