@@ -1,6 +1,7 @@
 """The parts that all test-time methods share: a copy of the trained model, and an exact reset."""
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from itta.errors import InputError, InputWarning
+from itta.functional.extremes import extremes
 from itta.functional.transfers import send
 from itta.models.trained import Trained, frozen_copy, with_fast_backbone
 from itta.nn.batch_norm import has_batch_norm
@@ -270,13 +272,17 @@ def check_batch(x: Tensor) -> None:
 
 def finite_images(x: Tensor) -> Tensor:
     """Tell which images have finite pixels only, [B]. Warn if images on the host are far outside [0, 1]."""
-    pixels = x.detach().flatten(1)
-    low, high = pixels.amin(1), pixels.amax(1)
-    if x.device.type == "cpu" and (float(low.min()) < -1 or float(high.max()) > 2):
-        warnings.warn(
-            f"pixels from {float(low.min()):.3g} to {float(high.max()):.3g}: expected images between 0 and 1. Divide "
-            "bytes by 255, and leave the normalisation to the model (itta.wrap takes mean and std).",
-            InputWarning,
-            stacklevel=2,
-        )
-    return torch.isfinite(low) & torch.isfinite(high)  # much faster than isfinite of all pixels
+    x = x.detach()
+    if x.device.type == "cpu":  # one pass is enough, and the host waits for no device
+        low, high = (float(value) for value in extremes(x))
+        if low < -1 or high > 2:
+            warnings.warn(
+                f"pixels from {low:.3g} to {high:.3g}: expected images between 0 and 1. Divide bytes by 255, and leave "
+                "the normalisation to the model (itta.wrap takes mean and std).",
+                InputWarning,
+                stacklevel=2,
+            )
+        if math.isfinite(low) and math.isfinite(high):
+            return torch.ones(len(x), dtype=torch.bool)
+    lowest, highest = x.flatten(1).aminmax(dim=1)
+    return torch.isfinite(lowest) & torch.isfinite(highest)  # much faster than isfinite of all pixels

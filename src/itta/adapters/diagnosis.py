@@ -11,7 +11,7 @@ Class Priors Estimation, Pattern Recognition 2008. Other methods for correlated 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from itta.functional.priors import prior_from_confusions
 
+LEAST = 1e-12  # of a number that is divided by
 NOISE = 1e-4  # smallest variance of a likeness: a few equal answers prove nothing
 LEAK = 1e-3  # share of a chain that is spread over all classes, so that no class becomes impossible
 
@@ -90,7 +91,7 @@ class Diagnosis:
         self.previous = torch.zeros(self.classes, dtype=torch.double)  # the last answer, or batch mean
         self.chains = torch.full((chains, self.classes), 1 / self.classes, dtype=torch.double)
         self.evidence = torch.zeros(chains, dtype=torch.double)  # log-likelihood of each chain
-        self.likeness: tuple[float, ...] = (0.0,) * 6  # Σw, Σw², Σδ, Σδ², Σ⟨p_{t−1}, p_t⟩, Σ⟨ḡ, p_t⟩
+        self.likeness = np.zeros(6)  # Σw, Σw², Σδ, Σδ², Σ⟨p_{t−1}, p_t⟩, Σ⟨ḡ, p_t⟩
 
     def forget(self) -> None:
         """Forget the mean answer, as in a new domain; the likeness of neighbours stays known."""
@@ -103,12 +104,11 @@ class Diagnosis:
         """
         own = log_p.detach().double().cpu().log_softmax(1)  # rounding aside, they are normalised already
         p = own.exp()
-        steps = [1] * len(p) if self.rules.ordered else [len(p)]
         far = np.full(len(p), math.inf) if distances is None else distances.detach().double().cpu().numpy()
-        means, pulls, rho, kappa = self.take_in(p, far, steps)
+        means, pulls, rho, kappa = self.take_in(p.numpy(), far)
         base = self.base(means, pulls)
         likelihood = own - means.log()
-        voted = self.vote(likelihood, base, kappa, steps)
+        voted = self.vote(likelihood, base, kappa)
         corrected, posterior = ((likelihood + b.log()).log_softmax(1).to(log_p) for b in (base, voted))
         return Judged(corrected, posterior, rho, kappa, voted[-1])
 
@@ -125,74 +125,85 @@ class Diagnosis:
         answered = self.answered.numpy()
         images = float(answered.sum()) + self.start
         mean = torch.from_numpy((answered + self.start * self.expected) / images)
-        return self.base(mean[None], torch.tensor([self.pull(images)]))[0].log() - mean.log()
+        return self.base(mean[None], torch.tensor([self.pull(self.distance / images)]))[0].log() - mean.log()
 
-    def pull(self, images: float) -> float:
-        """Return the weight of the usual classes in π̂. The images that ḡ starts with have the distance 0."""
-        return min(self.rules.pull, self.rules.rise * self.distance / images)
+    def pull(self, distance: Any) -> Any:
+        """Return the weight of the usual classes in π̂ for mean distances. Images that ḡ starts with have distance 0."""
+        return np.minimum(self.rules.pull, self.rules.rise * distance)
 
-    def take_in(self, p: Tensor, far: np.ndarray, steps: list[int]) -> tuple[Tensor, ...]:
+    def take_in(self, p: np.ndarray, far: np.ndarray) -> tuple[Tensor, ...]:
         """Return ḡ [B, C], the pull [B], ρ [B] and κ [B] at each image; the image itself is included."""
-        means, pulls, rhos, kappas, at = np.empty(p.shape), *np.empty((3, len(p))), 0
-        rows_of, answered, previous = p.numpy(), self.answered.numpy(), self.previous.numpy()
-        total = float(answered.sum())  # images that the sum holds
-        for n in steps:
-            rows = rows_of[at : at + n]
-            now, kept = rows[0] if n == 1 else rows.mean(0), (1 - 1 / self.rules.memory) ** n
-            if total > 0:
-                alike, chance = float(now @ previous), float(now @ answered) / total
-                new = (1.0, 1.0, alike - chance, (alike - chance) ** 2, alike, chance)
-                fading = (kept, kept**2, kept, kept, kept, kept)
-                self.likeness = tuple(f * old + more for f, old, more in zip(fading, self.likeness, new))
-            answered, previous, self.start = kept * answered + n * now, now, kept * self.start
-            total, here = kept * total + n, slice(at, at + n)
-            self.distance = kept * self.distance + float(far[here].sum())
-            means[here] = (answered + self.start * self.expected) / (total + self.start)
-            pulls[here], rhos[here], kappas[here] = self.pull(total + self.start), self.rho, self.kappa
-            at += n
-        self.answered, self.previous = torch.from_numpy(answered), torch.from_numpy(previous.copy())
-        return (*(torch.from_numpy(found) for found in (means, pulls, rhos, kappas)),)
+        n, rows, away = (1, p, far) if self.rules.ordered else (len(p), p.mean(0)[None], far.sum()[None])
+        kept, images = self.kept(n), np.full((len(rows), 1), float(n))  # of each step
+        before = np.concatenate([self.answered.numpy(), [self.answered.sum(), self.start, self.distance]])
+        sums = fading_sums(before, np.concatenate([n * rows, images, 0 * images, away[:, None]], 1), kept)
+        answered, (total, start, distance) = sums[:, :-3], sums[:, -3:].T
+        likeness = self.compare(rows, np.concatenate([before[None], sums[:-1]])[:, :-2], kept)
+        self.answered, self.start, self.distance = torch.from_numpy(answered[-1].copy()), start[-1], distance[-1]
+        self.previous, self.likeness = torch.from_numpy(rows[-1].copy()), likeness[-1]
+        means = (answered + start[:, None] * self.expected) / (total + start)[:, None]
+        found = means, self.pull(distance / (total + start)), rho_of(likeness), self.kappa_of(likeness)
+        return (*(torch.from_numpy(np.repeat(of, n, axis=0)) for of in found),)
+
+    def compare(self, rows: np.ndarray, before: np.ndarray, kept: float) -> np.ndarray:
+        """Return the sums of the likeness after each step, [S, 6]; ``before``: answers and images so far, [S, C + 1].
+
+        The first answer of all, and the first one in a new domain, have nothing to be compared with.
+        """
+        first = 0 if before[0, -1] > 0 else 1
+        earlier = np.concatenate([self.previous.numpy()[None], rows])[first:-1]
+        alike = (rows[first:] * earlier).sum(1)
+        chance = (rows[first:] * before[first:, :-1]).sum(1) / before[first:, -1]
+        one, more = np.ones_like(alike), alike - chance
+        fading = np.array([kept, kept**2, kept, kept, kept, kept])
+        found = fading_sums(self.likeness, np.stack([one, one, more, more**2, alike, chance], 1), fading)
+        return np.concatenate([self.likeness[None]] * first + [found])
+
+    def kept(self, images: int) -> float:
+        """Return the share of a fading sum that stays when so many images come."""
+        return float((1 - 1 / self.rules.memory) ** images)
 
     @property
     def rho(self) -> float:
         """Return how many times as alike as chance neighbours are; about 1 in random order."""
-        alike, chance = self.likeness[4:]
-        return alike / chance if chance > 0 else 1.0
+        return float(rho_of(self.likeness[None])[0])
 
     @property
     def kappa(self) -> float:
         """Return the weight of the neighbours: 0 if their likeness may be chance, 1 if it cannot be."""
-        weight, squared, delta, delta_squared = self.likeness[:4]
-        if not self.rules.neighbours or weight == 0:
-            return 0.0
-        n, mean = weight**2 / squared, delta / weight
-        variance = max(delta_squared / weight - mean**2, 0.0) + NOISE
-        z = mean / (math.sqrt(variance / n) * (1 + 4 / n))  # wider while few images are known
-        return min(max((z - self.rules.low) / (self.rules.high - self.rules.low), 0.0), 1.0)
+        return float(self.kappa_of(self.likeness[None])[0])
 
-    def vote(self, likelihood: Tensor, base: Tensor, kappa: Tensor, steps: list[int]) -> Tensor:
+    def kappa_of(self, likeness: np.ndarray) -> np.ndarray:
+        """Return κ for sums of the likeness, [S, 6]; [S]."""
+        weight, squared, delta, delta_squared = likeness[:, :4].T
+        if not self.rules.neighbours:
+            return np.zeros(len(likeness))
+        some = np.maximum(weight, LEAST)
+        n, mean = np.maximum(weight**2 / np.maximum(squared, LEAST), LEAST), delta / some
+        variance = np.maximum(delta_squared / some - mean**2, 0.0) + NOISE
+        z = mean / (np.sqrt(variance / n) * (1 + 4 / n))  # wider while few images are known
+        return np.clip((z - self.rules.low) / (self.rules.high - self.rules.low), 0.0, 1.0) * (weight > 0)
+
+    def vote(self, likelihood: Tensor, base: Tensor, kappa: Tensor) -> Tensor:
         """Return the prior in use at each image, κ·v + (1 − κ)·b, [B, C]; the chains take the images in."""
-        found, at = np.empty(base.shape), 0
         like = (likelihood - likelihood.amax(1, keepdim=True)).exp().numpy()
-        chains, evidence, stays = self.chains.numpy(), self.evidence.numpy(), self.stays
-        bases, kappas = base.numpy(), kappa.numpy()[:, None]
-        for n in steps:
+        chains, bases, kappas = self.chains.numpy(), base.numpy(), kappa.numpy()[:, None]
+        predicted = (1 - self.stays) * bases  # [K, B, C]
+        total, n = np.empty((*predicted.shape[:2], 1)), 1 if self.rules.ordered else len(like)
+        for at in range(0, len(like), n):
             here = slice(at, at + n)
-            b, k = bases[here], kappas[here]
-            predicted = stays * chains[:, None] + (1 - stays) * b  # [K, n, C]
-            if k.any():
-                weights = np.exp(evidence - evidence.max())[:, None, None]
-                found[here] = k * (weights * predicted).sum(0) / weights.sum() + (1 - k) * b
-            else:
-                found[here] = b
-            joint = predicted * like[here]
-            total = joint.sum(2, keepdims=True)
-            evidence = (1 - 1 / self.rules.memory) ** n * evidence + np.log(total).sum((1, 2))
-            shares = joint / total
+            predicted[:, here] += self.stays * chains[:, None]
+            joint = predicted[:, here] * like[here]
+            total[:, here] = joint.sum(2, keepdims=True)
+            shares = joint / total[:, here]
             chains = (1 - LEAK) * (shares[:, 0] if n == 1 else shares.mean(1)) + LEAK / self.classes
-            at += n
-        self.chains, self.evidence = torch.from_numpy(chains.copy()), torch.from_numpy(evidence.copy())
-        return torch.from_numpy(found)
+        steps = np.log(total).reshape(len(chains), -1, n).sum(2).T  # [S, K]
+        start = self.evidence.numpy()
+        evidence = np.concatenate([start[None], fading_sums(start, steps, self.kept(n))])
+        weights = np.exp(evidence[:-1] - evidence[:-1].max(1, keepdims=True)).repeat(n, axis=0).T[:, :, None]
+        voted = (weights * predicted).sum(0) / weights.sum(0)
+        self.chains, self.evidence = torch.from_numpy(chains.copy()), torch.from_numpy(evidence[-1].copy())
+        return torch.from_numpy(np.where(kappas > 0, kappas * voted + (1 - kappas) * bases, bases))
 
     def state_dict(self) -> dict[str, Tensor]:
         tensors = {name: getattr(self, name).clone() for name in STATE}
@@ -202,8 +213,27 @@ class Diagnosis:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         for name in STATE:
             setattr(self, name, state[name].clone())
-        self.start, *likeness = state["numbers"].tolist()
-        self.likeness, self.distance = tuple(likeness), float(state["distance"])
+        self.start, self.likeness = float(state["numbers"][0]), state["numbers"][1:].numpy().copy()
+        self.distance = float(state["distance"])
+
+
+def fading_sums(before: np.ndarray, new: np.ndarray, kept: float | np.ndarray) -> np.ndarray:
+    """Return the sums after each row of ``new``, [S, D]: each sum is what is kept of the sum before, plus the row.
+
+    >>> fading_sums(np.array([8.0]), np.array([[1.0], [2.0]]), kept=0.5)
+    array([[5. ],
+           [4.5]])
+    """
+    found = np.empty_like(new)
+    for i, row in enumerate(new):
+        before = found[i] = kept * before + row
+    return found
+
+
+def rho_of(likeness: np.ndarray) -> np.ndarray:
+    """Return ρ for sums of the likeness, [S, 6]; [S]. It is 1 if nothing has been compared."""
+    alike, chance = likeness[:, 4:].T
+    return np.where(chance > 0, alike / np.maximum(chance, LEAST), 1.0)
 
 
 STATE = ("answered", "previous", "chains", "evidence")

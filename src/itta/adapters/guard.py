@@ -168,10 +168,11 @@ class Guard(Adapter):
         else:  # fetched already; both answers come from one pass, so the features have the same lengths
             (logits, reference), norm, source_norm, loss = self.inner.fetched, 1.0, 1.0, float(self.inner.latest_loss)
         if Watched(logits, reference, loss, self.debt, self.means, self.tally, self.hp).finite:
-            plain = (reference / self.temperature).log_softmax(1)
-            referee = self.stream(plain).posterior if self.asks_referee else plain
-            self.tally.add(logits, reference, referee)
-            self.debt = max(0.0, self.debt + excess_cost(logits, reference, referee, self.hp.max_cost))
+            referee = (reference / self.temperature).log_softmax(1)
+            if self.asks_referee:
+                referee = self.stream(referee).posterior
+                self.tally.add(logits, reference, referee)
+                self.debt = max(0.0, self.debt + excess_cost(logits, reference, referee, self.hp.max_cost))
             self.scale = self.scale or float(spread(reference) / spread(logits))
             self.means.add(logits * self.scale, referee, loss, norm / source_norm if source_norm > 0 else 1.0)
         seen = Watched(logits, reference, loss, self.debt, self.means, self.tally, self.hp)
