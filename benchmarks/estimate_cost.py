@@ -16,6 +16,7 @@ from itta.estimators import Witness, estimate_from
 from itta.estimators.stand_in_targets import make_stand_ins
 from itta.hparams import default
 from itta.models.source_collection import collect
+from itta.models.source_statistics import fit_early_reader
 from itta.nn import make_backbone
 
 CLASSES = tuple(f"class {i}" for i in range(7))
@@ -37,7 +38,7 @@ def main(options: Options) -> None:
     model = cls(task, default(cls.Hparams)).eval()
     source = {d: (torch.rand(80, 3, size, size), torch.randint(len(CLASSES), (80,))) for d in "ab"}
     collect(model, {d: [pair] for d, pair in source.items()})
-    model.stand_ins = make_stand_ins(model, source)
+    model.stand_ins = make_stand_ins(model, source, reader=fit_early_reader(model, source.values()))
     alone, witness = adapt(model, "itta+"), Witness(model, adapt(model, "itta+"))
     batch = torch.rand(options.batch_size, 3, size, size)
     seconds = {"predicting": 0.0, "with an estimate": 0.0}

@@ -66,13 +66,15 @@ class Row(NamedTuple):
 def known_stand_ins(
     out: Path, folder: Path, trained: Algorithm, dataset: DomainDataset, trial: Trial
 ) -> StandIns | None:
-    """The model's own stand-ins, or those collected from its sources, which are kept."""
+    """The model's own stand-ins, or those collected from its sources, which are kept. The model gets them."""
     file = out / "stand_ins" / f"{folder.name}.pt"
-    if trained.stand_ins is None and not file.is_file():
-        made = collect_stand_ins(trained, dataset, split(dataset, trial.trial_seed), trial)
-        assert made is not None
-        write_tensors(file, made.tensors())
-    return trained.stand_ins or StandIns.from_tensors(torch.load(file, weights_only=True))
+    if trained.stand_ins is None or trained.stand_ins.reader is None:  # trained without, or by an earlier version
+        if not file.is_file():
+            made = collect_stand_ins(trained, dataset, split(dataset, trial.trial_seed), trial)
+            assert made is not None
+            write_tensors(file, made.tensors())
+        trained.stand_ins = StandIns.from_tensors(torch.load(file, weights_only=True))
+    return trained.stand_ins
 
 
 def kept_answers(
@@ -90,6 +92,7 @@ def kept_answers(
             if isinstance(witness, Witness):
                 evidence = witness.evidence()
                 found |= {"before": evidence.before} | {f"by {name}": p for name, p in evidence.opinions.items()}
+                found |= {} if evidence.early is None else {"early": evidence.early}
                 found |= {} if evidence.neighbours is None else {"neighbours": torch.tensor(evidence.neighbours)}
         write_tensors(file, found)
     return torch.load(file, weights_only=True)
@@ -104,9 +107,10 @@ def write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:
 def evidence_of(trained: Algorithm, found: Answers, method: str) -> Evidence:
     """The kept answers as an estimator sees them."""
     opinions = {name.removeprefix("by "): p for name, p in found.items() if name.startswith("by ")}
-    prior = (trained.confusions or {}).get("prior")
+    confusions = (trained.confusions or {}).get("mean")
     neighbours = float(found["neighbours"].mean()) if "neighbours" in found else None
-    return Evidence(found["before"], found[method], opinions, prior, neighbours, method == "itta+")
+    early, by_itta_plus = found.get("early"), method == "itta+"
+    return Evidence(found["before"], found[method], opinions, confusions, neighbours, early, by_itta_plus)
 
 
 def rows_of(trial: Trial, trained: Algorithm, known: StandIns | None, kept: Answers) -> Iterator[Row]:

@@ -31,7 +31,8 @@ from itta.models.stand_ins import StandIns
 from itta.seeds import derive_seed
 from itta.store.model import load
 
-POOL = ("confidence", "skew", "diversity", "support")  # a short list: the best of many sets on few cells is luck
+# A short list: the best of many sets on few cells is luck
+POOL = ("confidence", "unexplained skew", "diversity", "support", "distance of early")
 PENALTIES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 START = Settings(widening=1.0, gain_widening=1.0, ridge=0.2, gain_ridge=1.0)
 COVERED = 0.9
@@ -112,7 +113,7 @@ def choose(search: Search, used: np.ndarray) -> tuple[Settings, list[Tried]]:
 
     without = [c for n in (3, 2) for c in combinations(POOL[:3], n)]  # statistics that need no other opinion
     plain = best(START, ACCURACY, "accuracy_from", without).accuracy_from
-    chosen = best(START, ACCURACY, "accuracy_from", [POOL, *combinations(POOL, 3)])
+    chosen = best(START, ACCURACY, "accuracy_from", [c for n in (5, 4, 3) for c in combinations(POOL, n)])
     chosen = best(chosen, ACCURACY, "ridge", PENALTIES)
     gains = [("believed gain",), ("believed gain", "changed")]  # a share of changes alone has no direction
     chosen = best(chosen, GAIN, "gain_from", gains)

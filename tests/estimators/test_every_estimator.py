@@ -35,7 +35,7 @@ def make_evidence(
     def said(c: torch.Tensor) -> torch.Tensor:
         return torch.full((n, classes), rest).scatter_(1, c.unsqueeze(1), sure)
 
-    evidence = Evidence(said(answers), other, {"restyled": said(other)}, torch.full((classes,), 1 / classes))
+    evidence = Evidence(said(answers), other, {"restyled": said(other)}, torch.eye(classes))
     return evidence, labels
 
 
@@ -176,7 +176,7 @@ def test_few_images_are_refused(known: StandIns) -> None:
 def test_a_target_unlike_everything_is_refused(known: StandIns) -> None:
     evidence, _ = make_evidence(0.5, 0.5)
     strange = Evidence(
-        torch.eye(4)[torch.zeros(400, dtype=torch.long)], evidence.after, evidence.opinions, evidence.prior
+        torch.eye(4)[torch.zeros(400, dtype=torch.long)], evidence.after, evidence.opinions, evidence.confusions
     )
     found = estimate_from(strange, known).combined
     assert found is not None

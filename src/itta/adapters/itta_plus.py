@@ -1,10 +1,9 @@
 """ITTA+. Our own: average several answers to each image, and use the order in which the images come. No gradient.
 
 Each image gets three answers: the trained model's; that of the same network with the target's style moved to the
-sources' (`TargetStyle`); and that of class prototypes (T3A, Iwasawa and Matsuo, NeurIPS 2021), scaled to the mean
-entropy of the trained model's answers. `Diagnosis` then corrects their weighted mean with an estimate of the class
-frequencies and, if neighbouring images tend to have the same class, with the answers to the images before. All
-estimates use every image seen so far. Measurements and the choice of the constants: docs/adapt/itta_plus.md.
+sources' (`TargetStyle`); and that of class prototypes (T3A, Iwasawa and Matsuo, NeurIPS 2021), as sure on average as
+the first. `Diagnosis` corrects their weighted mean by the class frequencies and, if neighbouring images tend to have
+the same class, by the answers to the images before. How it was chosen and measured: docs/adapt/itta_plus.md.
 """
 
 from collections import deque
@@ -29,6 +28,7 @@ from itta.functional.transfers import fetch, send
 from itta.hparams import hp
 from itta.models.trained import Trained
 from itta.nn.affine_stack import channel_shape
+from itta.nn.backbone import After, keep
 from itta.nn.optimizer import with_prefix, without_prefix
 
 ANSWERS = ("plain", "restyled", "prototypes")
@@ -71,9 +71,8 @@ class Seen(NamedTuple):
 class ITTAPlus(Adapter):
     """p = (softmax(f_φ(f_θ(x))/T) + softmax(f_φ(f_Θ(f_θ(x)))/T) + w·softmax(s·cos(z, c_k)))/(2 + w), then `Diagnosis`.
 
-    f_Θ is that of `TargetStyle`, T the temperature, c_k are T3A's prototypes, w is their weight, and the factor s
-    gives the third answer the mean entropy of the first. When the style jumps, the domain has changed: style,
-    prototypes and class frequencies start afresh. A margin m makes the model's class e^((1−κ)·m) times as probable.
+    f_Θ is that of `TargetStyle`, T the temperature, c_k are T3A's prototypes, w is their weight, and the factor s gives
+    the third answer the mean entropy of the first. A margin m makes the model's class e^((1−κ)·m) times as probable.
     """
 
     name = "itta+"
@@ -100,6 +99,7 @@ class ITTAPlus(Adapter):
         check_at_least(0, hp, "prior", "pull", "rise", "low", "change", "weight", "margin")
         check_shares(hp, "correction", "strength")
         self.check_settings()
+        self.onlooker: After = keep  # sees the outputs of the trained model's blocks
         self.left_out: dict[str, str] = {}  # part that this model does not allow -> reason
         self.history: deque[tuple[int, float, float]] = deque(maxlen=HISTORY)  # images, ρ, κ after each batch
         known = self.model.confusions
@@ -155,9 +155,9 @@ class ITTAPlus(Adapter):
     def look(self, x: Tensor) -> Seen:
         """Run the network, without f_Θ and with it; learn the style as if the domain were the same."""
         if self.style is None:
-            z = self.still.features(x)
+            z = self.still.features(x, self.onlooker)
             return Seen(self.model.classify(z), None, z)
-        z = self.still.backbone.until(self.style.first, self.model.inputs(x))
+        z = self.still.backbone.until(self.style.first, self.model.inputs(x), self.onlooker)
         return self.restyle(self.style, z, styles_of(z))
 
     def restyle(self, target: TargetStyle, z: Tensor, own: Tensor) -> Seen:
@@ -166,6 +166,7 @@ class ITTAPlus(Adapter):
         kept = target.fade(n, self.hp.memory)
 
         def restyle_second_half(block: str, z: Tensor) -> Tensor:
+            self.onlooker(block, z[:n])
             if block not in target.source:
                 return z
             second = z[-n:]  # after the first of these blocks there are two halves
@@ -292,8 +293,7 @@ class ITTAPlus(Adapter):
         self.scores, self.entropies = state["scores"].clone(), state["entropies"].clone()
         for name, part in self.parts().items():
             part.load_state_dict(without_prefix(f"{name}.", state))
-        seen, self.sharpness = state["numbers"].tolist()
-        self.seen = int(seen)
+        self.seen, self.sharpness = int(state["numbers"][0]), float(state["numbers"][1])
 
     def parts(self) -> dict[str, Diagnosis | TargetStyle | Supports]:
         found = {"stream": self.stream, "style": self.style, "supports": self.supports}

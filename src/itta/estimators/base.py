@@ -1,7 +1,7 @@
 """The parts that all estimators share: the answers to unlabelled images, and the form of an estimator."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -17,8 +17,9 @@ class Evidence:
     before: Tensor  # [N, C], the trained model's probabilities, softened by its temperature
     after: Tensor  # [N], the classes that the adapter answers
     opinions: Mapping[str, Tensor] = field(default_factory=dict)  # name -> [N, C], probabilities of other answers
-    prior: Tensor | None = None  # [C], shares of the classes in training
+    confusions: Tensor | None = None  # [C, C], the mean answer to held-out images of each class
     neighbours: float | None = None  # mean probability that similar images of the target give to the answers
+    early: Tensor | None = None  # [N, C], scores of the classes by the model's early reader
     by_itta_plus: bool = True  # whether ``after`` is by itta+, whose gains on the stand-ins are known
 
     @property
@@ -34,7 +35,8 @@ class Evidence:
     def part(self, rows: Tensor) -> "Evidence":
         """The answers to some of the images."""
         opinions = {name: p[rows] for name, p in self.opinions.items()}
-        return Evidence(self.before[rows], self.after[rows], opinions, self.prior, self.neighbours, self.by_itta_plus)
+        early = None if self.early is None else self.early[rows]
+        return replace(self, before=self.before[rows], after=self.after[rows], opinions=opinions, early=early)
 
     def __len__(self) -> int:
         return len(self.before)

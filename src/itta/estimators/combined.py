@@ -32,13 +32,13 @@ FEWEST_IMAGES = 30  # of a target; with fewer, class frequencies mean nothing
 class Settings:
     """Chosen on source domains only, by `python -m benchmarks.estimates_selection`."""
 
-    accuracy_from: tuple[str, ...] = ("confidence", "skew", "diversity", "support")
+    accuracy_from: tuple[str, ...] = ("confidence", "unexplained skew", "diversity", "support", "distance of early")
     without_opinions: tuple[str, ...] = ("confidence", "diversity")  # instead, if the model has no restyled answer
     gain_from: tuple[str, ...] = ("believed gain",)
     ridge: float = 0.2  # strength of the penalty on the coefficients of the accuracy, for each stand-in
-    gain_ridge: float = 1.0  # and on those of the gain
-    widening: float = 0.8  # of the interval of the accuracy
-    gain_widening: float = 1.5  # of the interval of the gain
+    gain_ridge: float = 2.0  # and on those of the gain
+    widening: float = 0.6  # of the interval of the accuracy
+    gain_widening: float = 1.9  # of the interval of the gain
     near: float = 1.0  # distance from the middle of the stand-ins beyond which intervals grow
     far: float = 4.0  # distance beyond which nothing is said
 
@@ -109,7 +109,8 @@ class Combined(Estimator):
         s = self.settings
         used = {*s.accuracy_from, *s.without_opinions, *s.gain_from, "believed gain", "changed", "confidence"}
         found = measure_answers(evidence, known.threshold, known.images, used)
-        wanted = s.accuracy_from if set(s.accuracy_from) <= set(found) & set(known.columns) else s.without_opinions
+        missing = set(s.accuracy_from) - (set(found) & set(known.columns))
+        wanted = s.accuracy_from if missing <= {"distance of early"} else s.without_opinions
         level, columns = fit(wanted, found, known, known.accuracy, s.ridge)
         value, distance = within(level(columns)), level.distance(columns)
         error = quantile((level.unseen.clamp(0, 1) - known.accuracy).abs())

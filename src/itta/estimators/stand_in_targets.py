@@ -19,6 +19,7 @@ from itta.estimators.witness import Witness
 from itta.functional.answer_statistics import believed_gain, negative_entropy, threshold_for
 from itta.functional.corruptions import CORRUPTIONS, recolour
 from itta.hparams import default
+from itta.models.early_reader import EarlyReader
 from itta.models.stand_ins import KIND, REFEREE_GAIN, StandIns
 from itta.models.trained import Trained
 
@@ -61,7 +62,7 @@ def recipes() -> Iterator[Recipe]:
 
 
 @torch.no_grad()
-def make_stand_ins(model: Trained, images: Images, seed: int = 0) -> StandIns | None:
+def make_stand_ins(model: Trained, images: Images, seed: int = 0, reader: EarlyReader | None = None) -> StandIns | None:
     """Measure the answers to every stand-in; None if there are too few images.
 
     The model must have its style bank and its temperature already, as far as it gets them.
@@ -71,7 +72,7 @@ def make_stand_ins(model: Trained, images: Images, seed: int = 0) -> StandIns | 
     domain = torch.cat([torch.full((len(labels),), i) for i, (_, labels) in enumerate(images.values())])
     if len(y) < FEWEST:
         return None
-    witness = Witness(model, ITTAPlus(model, default(ITTAPlus.Hparams)))
+    witness = Witness(model, ITTAPlus(model, default(ITTAPlus.Hparams)), reader=reader)
     rows, kinds, threshold = [], dict[str, int](), 0.0
     for number, recipe in enumerate(recipes()):
         chosen = draw_images(y, recipe.unequal, generator)
@@ -83,7 +84,7 @@ def make_stand_ins(model: Trained, images: Images, seed: int = 0) -> StandIns | 
         kind = kinds.setdefault(recipe.kind, len(kinds))
         row = table_row(evidence, y[chosen], threshold)
         rows.append({**row, KIND: float(kind), REFEREE_GAIN: ask_referee(model, evidence)})
-    return StandIns({name: torch.tensor([row[name] for row in rows]) for name in rows[0]}, threshold)
+    return StandIns({name: torch.tensor([row[name] for row in rows]) for name in rows[0]}, threshold, reader)
 
 
 def draw_images(labels: Tensor, unequal: bool, generator: torch.Generator) -> Tensor:

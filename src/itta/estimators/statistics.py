@@ -11,11 +11,16 @@ from itta.functional.answer_statistics import (
     answer_skew,
     believed_gain,
     mean_confidence,
+    mean_distance,
     mean_support,
     negative_entropy,
     nuclear_norm,
     share_above,
 )
+from itta.functional.priors import prior_from_confusions
+from itta.functional.sharpening import sharpen
+
+PULL = 1.0  # weight of equal classes among the class frequencies that explain the answers
 
 Statistic = Callable[[Evidence, float], float | None]  # (answers, threshold of the entropy) -> number, None: not known
 
@@ -37,8 +42,24 @@ def support(evidence: Evidence, threshold: float) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def skew(evidence: Evidence, threshold: float) -> float | None:
-    return None if evidence.prior is None else answer_skew(evidence.before, evidence.prior)
+def unexplained_skew(evidence: Evidence, threshold: float) -> float | None:
+    """The distance between the shares of the answered classes and the class frequencies that would explain the answers.
+
+    Classes that really are frequent are answered often, and that is no mistake. So the frequencies are estimated from
+    the answers and the model's confusions, and drawn towards equal classes: a biased model would explain any answers.
+    """
+    if evidence.confusions is None:
+        return None
+    mean = evidence.before.mean(0, keepdim=True)
+    return answer_skew(evidence.before, prior_from_confusions(evidence.confusions, mean, PULL)[0])
+
+
+def distance_of_early(evidence: Evidence, threshold: float) -> float | None:
+    """The mean distance between the trained model's answers and the early reader's, at the same mean entropy."""
+    if evidence.early is None:
+        return None
+    factor = sharpen(evidence.early, -float(negative_entropy(evidence.before).mean()))
+    return mean_distance(evidence.before, (factor * evidence.early).softmax(1))
 
 
 def gain_by_belief(evidence: Evidence, threshold: float) -> float | None:
@@ -51,12 +72,13 @@ STATISTICS: dict[str, Statistic] = {
     "confidence": lambda e, t: mean_confidence(e.before),
     "atc": lambda e, t: share_above(negative_entropy(e.before), t),
     "nuclear norm": lambda e, t: nuclear_norm(e.before),
-    "skew": skew,
+    "unexplained skew": unexplained_skew,
     "diversity": lambda e, t: answer_diversity(e.before),
     "support of restyled": support_of("restyled"),
     "support of prototypes": support_of("prototypes"),
     "support of neighbours": lambda e, t: e.neighbours,
     "support": support,
+    "distance of early": distance_of_early,
     "believed gain": gain_by_belief,
     "changed": lambda e, t: float((e.after != e.answers).float().mean()),
 }

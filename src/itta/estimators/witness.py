@@ -11,8 +11,10 @@ from itta.errors import InputError
 from itta.estimators.base import Evidence
 from itta.estimators.neighbourhood import Neighbourhood
 from itta.hparams import default
+from itta.models.early_reader import EarlyFeatures, EarlyReader
 from itta.models.trained import Trained
 
+EARLY = "early"  # the early reader's scores among the opinions; it is no answer, but a sign
 Noted = tuple[Tensor, Tensor, dict[str, Tensor]]  # answers [N, C] before, classes [N] after, opinions [N, C] by name
 
 
@@ -28,7 +30,9 @@ class Witness(Adapter):
     name = "witness"
     paper = "none: our own"
 
-    def __init__(self, trained: Trained, inner: Adapter, most: int | None = None) -> None:
+    def __init__(
+        self, trained: Trained, inner: Adapter, most: int | None = None, reader: EarlyReader | None = None
+    ) -> None:
         torch.nn.Module.__init__(self)
         self.inner, self.model = inner, inner.model
         self.name, self.predicts, self.needs = inner.name, inner.predicts, inner.needs  # type: ignore[misc]
@@ -37,8 +41,12 @@ class Witness(Adapter):
         self.referee = ITTAPlus(trained, default(ITTAPlus.Hparams)) if self.needs_referee else None
         confusions = trained.confusions or {}
         self.temperature = float(confusions.get("temperature", 1.0))
-        self.prior = confusions.get("prior")
+        self.confusions = confusions.get("mean")
         self.most = most
+        self.reader = reader or (None if trained.stand_ins is None else trained.stand_ins.reader)
+        self.early = EarlyFeatures(self.model.backbone)
+        if isinstance(self.asked, ITTAPlus) and self.reader is not None:
+            self.asked.onlooker = self.early
         self.forget()
 
     def forget(self) -> None:
@@ -47,9 +55,15 @@ class Witness(Adapter):
         self.neighbourhood = Neighbourhood()
         self.kept, self.every, self.skip = 0, 1, 0  # answers; one of how many images; images before the next one
 
+    @property
+    def asked(self) -> Adapter:
+        """The adapter whose opinions are noted: the one inside, or itta+ beside it."""
+        return getattr(self.inner, "inner", self.inner) if self.referee is None else self.referee
+
     def forward(self, x: Tensor) -> Tensor:
-        asked = getattr(self.inner, "inner", self.inner) if self.referee is None else self.referee
+        asked = self.asked
         asked.reference, asked.opinions, asked.embeddings = None, {}, None
+        self.early.latest = None
         logits = self.inner(x)
         if self.referee is not None:
             self.referee(x)
@@ -67,6 +81,8 @@ class Witness(Adapter):
         """Keep the answers to a batch, on the CPU."""
         before = (reference / self.temperature).softmax(1).float().cpu()
         others = {name: o.softmax(1).float().cpu() for name, o in opinions.items()}
+        if self.early.latest is not None and self.reader is not None:
+            others[EARLY] = self.reader.scores(self.early.latest)
         self.notes.append(thinned((before, logits.argmax(1).cpu(), others), self.skip, self.every))
         self.skip = (self.skip - len(before)) % self.every
         self.kept += len(self.notes[-1][0])
@@ -81,7 +97,8 @@ class Witness(Adapter):
         if not self.notes:
             raise InputError("there are no answers to estimate from: predict some images first.")
         before, after, opinions = self.all_notes()
-        return Evidence(before, after, opinions, self.prior, self.neighbourhood.support, self.referee is None)
+        early, near = opinions.pop(EARLY, None), self.neighbourhood.support
+        return Evidence(before, after, opinions, self.confusions, near, early, self.referee is None)
 
     def all_notes(self) -> Noted:
         """Join the notes of all batches."""

@@ -78,6 +78,15 @@ def mean_support(opinion: Tensor, answers: Tensor) -> float:
     return float(opinion.gather(1, answers.unsqueeze(1)).mean())
 
 
+def mean_distance(p: Tensor, opinion: Tensor) -> float:
+    """Return the mean distance between two answers [N, C] to each image, from 0 (equal) to 1 (total variation).
+
+    >>> mean_distance(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
+    0.5
+    """
+    return float((p - opinion).abs().sum(1).mean() / 2)
+
+
 def believed_gain(belief: Tensor, before: Tensor, after: Tensor) -> float:
     """Return the share of right answers that a belief [N, C] expects to win by the classes ``after`` over ``before``.
 

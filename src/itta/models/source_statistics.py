@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from itta.functional.priors import calibrated_temperature, mean_answers
+from itta.functional.ridge import ridge_classifier
+from itta.models.early_reader import EarlyFeatures, EarlyReader
 from itta.models.second_view import draw_target_view, f_w_input
 from itta.models.trained import Trained, frozen_copy
 from itta.nn.backbone import evaluating
@@ -20,6 +22,7 @@ from itta.nn.style_bank import StyleBank, collect_styles
 from itta.nn.views import mixing_points, two_views
 
 Batches = Mapping[str, Iterable[Tensor]]  # source domain -> batches of images in [0, 1]
+READER_PENALTY = 0.3  # chosen on source domains: docs/results/estimates_selection.md
 
 
 def source_styles(model: Trained, images: Batches) -> StyleBank:
@@ -81,3 +84,17 @@ def collect_confusions(model: Trained, batches: Iterable[tuple[Tensor, Tensor]])
     logits, labels = (torch.cat(part) for part in zip(*found))
     temperature = calibrated_temperature(logits, labels)
     return {"mean": mean_answers(logits / temperature, labels), "temperature": torch.tensor(temperature)}
+
+
+@torch.no_grad()
+def fit_early_reader(model: Trained, batches: Iterable[tuple[Tensor, Tensor]]) -> EarlyReader | None:
+    """Fit a linear classifier to the last block but one, on training images; None if there is no such block."""
+    early, features, labels = EarlyFeatures(model.backbone), [], []
+    with evaluating(model):
+        for x, y in batches:
+            model.features(x, early)
+            if early.latest is None:
+                return None
+            features.append(early.latest)
+            labels.append(y)
+    return EarlyReader(*ridge_classifier(torch.cat(features), torch.cat(labels), model.n_classes, READER_PENALTY))

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from itta.errors import InputError
+from itta.models.early_reader import EarlyReader
 
 ACCURACY, GAIN, KIND, IMAGES, THRESHOLD = "accuracy", "gain", "kind", "images", "threshold"
+READER = ("reader weight", "reader bias")
 CHANGED, REFEREE_GAIN = "changed", "referee gain"
 MOST_ROWS = 100_000
 USUAL_WORTH, USUAL_DEVIATION = 0.25, 0.2  # of a change, on models of two source domains each
@@ -25,6 +27,7 @@ VARIANCE_OF_A_CHANGE = 0.5  # of the right answers that one changed answer wins:
 class StandIns:
     columns: Mapping[str, Tensor]  # name -> [R]
     threshold: float  # of the entropy, above which as many held-out images lie as are answered right
+    reader: EarlyReader | None = None  # to compare answers with, if the table has that comparison
 
     @property
     def accuracy(self) -> Tensor:
@@ -68,14 +71,20 @@ class StandIns:
         """A column's value for the held-out images as they are."""
         return float(self.columns[name][0])
 
+    def check_classes(self, classes: int) -> None:
+        """Refuse a reader for another number of classes than the model has."""
+        if self.reader is not None and len(self.reader.bias) != classes:
+            raise InputError(f"the reader among its stand-ins has {len(self.reader.bias)} classes, not {classes}")
+
     def tensors(self) -> dict[str, Tensor]:
         """Return the table as tensors by name, for a file."""
-        return {**self.columns, THRESHOLD: torch.tensor(self.threshold)}
+        reader = {} if self.reader is None else dict(zip(READER, self.reader))
+        return {**self.columns, THRESHOLD: torch.tensor(self.threshold), **reader}
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, Tensor]) -> "StandIns":
         """Make a table from the tensors that `tensors` returned."""
-        columns = {name: t.float() for name, t in tensors.items() if name != THRESHOLD}
+        columns = {name: t.float() for name, t in tensors.items() if name not in (THRESHOLD, *READER)}
         if THRESHOLD not in tensors or not {ACCURACY, GAIN, KIND, IMAGES} <= set(columns):
             raise InputError("the stand-ins of the model are incomplete")
         shapes = {tuple(t.shape) for t in columns.values()}
@@ -84,4 +93,14 @@ class StandIns:
             raise InputError("the stand-ins of the model are no table")
         if not all(bool(torch.isfinite(t).all()) for t in tensors.values()):
             raise InputError("the stand-ins of the model have numbers that are not finite")
-        return StandIns(columns, float(tensors[THRESHOLD]))
+        return StandIns(columns, float(tensors[THRESHOLD]), reader_from(tensors))
+
+
+def reader_from(tensors: Mapping[str, Tensor]) -> EarlyReader | None:
+    """Return the reader among the tensors of a table, if there is one."""
+    if not set(READER) & set(tensors):
+        return None
+    weight, bias = (tensors.get(name, torch.zeros(())).float() for name in READER)
+    if weight.ndim != 2 or bias.shape != weight.shape[:1]:
+        raise InputError("the reader among the stand-ins of the model has a wrong shape")
+    return EarlyReader(weight, bias)

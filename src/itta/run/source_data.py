@@ -14,7 +14,13 @@ from itta.data.loaders import stream
 from itta.estimators.stand_in_targets import make_stand_ins
 from itta.functional.augment import to_float
 from itta.functional.transfers import send
-from itta.models.source_statistics import collect_confusions, difference_range, fisher_of_norms, source_styles
+from itta.models.source_statistics import (
+    collect_confusions,
+    difference_range,
+    fisher_of_norms,
+    fit_early_reader,
+    source_styles,
+)
 from itta.models.stand_ins import StandIns
 from itta.nn.device import device_of
 from itta.seeds import derive_seed
@@ -22,6 +28,7 @@ from itta.trial import Trial
 
 IMAGES = 64  # per source domain
 stand_ins_wanted: ContextVar[bool] = ContextVar("stand_ins_wanted", default=True)
+READER_IMAGES = 300  # per source domain, from which the early reader learns
 HELD_OUT_IMAGES = 250  # per source domain, to see how the model answers
 
 
@@ -61,7 +68,19 @@ def collect_stand_ins(
     for domain in trial.train_domains:
         own, rows = dataset.domain(domain), splits[domain].held_out[:HELD_OUT_IMAGES]
         images[domain] = to_float(own.read(rows)), torch.from_numpy(own.labels[rows])
-    return make_stand_ins(algorithm, images, derive_seed(trial.seed, "stand-ins"))
+    reader = fit_early_reader(algorithm, training_images(algorithm, dataset, splits, trial))
+    return make_stand_ins(algorithm, images, derive_seed(trial.seed, "stand-ins"), reader)
+
+
+def training_images(
+    algorithm: Algorithm, dataset: DomainDataset, splits: Mapping[str, Split], trial: Trial
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield batches of some training images of each source domain on the model's device, with their labels."""
+    for domain in trial.train_domains:
+        rng = np.random.RandomState(derive_seed(trial.seed, "early reader", domain))
+        chosen = rng.permutation(splits[domain].train)[:READER_IMAGES]
+        for _, x, y in stream(dataset.domain(domain), chosen, 64):
+            yield send(x, device_of(algorithm)), y
 
 
 def source_images(dataset: DomainDataset, splits: Mapping[str, Split], trial: Trial) -> dict[str, Iterator[Tensor]]:

@@ -126,6 +126,7 @@ def give_weights(model: Model, d: Description) -> Model:
             model.style_bank = StyleBank.from_tensors(without_prefix("style_bank.", tensors), d.style_bank_domains)
         if stand_ins := without_prefix("stand_ins.", tensors):  # older models have none
             model.stand_ins = StandIns.from_tensors(stand_ins)
+            model.stand_ins.check_classes(model.n_classes)
     except (RuntimeError, KeyError, InputError) as error:
         raise does_not_fit(d, last_line(error)) from error
     model.about = d.about
