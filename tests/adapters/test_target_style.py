@@ -4,7 +4,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from itta.adapters.target_style import LEAST, WINDOW, StyleChange, TargetStyle, flat_styles, variance_within
+from itta.adapters.target_style import (
+    LEAST,
+    WINDOW,
+    StyleChange,
+    TargetStyle,
+    append_restyled,
+    flat_styles,
+    variance_within,
+)
 from itta.nn.style_bank import StyleBank
 
 CHANNELS = 5
@@ -86,3 +94,16 @@ def test_a_state_continues(bank: StyleBank) -> None:
     assert one.change.notice(later, 1.5) == other.change.notice(later, 1.5) is True
     one.reset()
     assert one.change.images == len(one.change.latest) == one.weight == 0
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_the_restyled_half_is_appended(order: torch.memory_format) -> None:
+    z = torch.randn(3, CHANNELS, 4, 4).to(memory_format=order)
+    a, b = torch.randn(2, 1, CHANNELS, 1, 1)
+    found = append_restyled(z, z, a, b)
+    assert torch.equal(found, torch.cat([z, z * a + b]))
+    assert found.is_contiguous(memory_format=order)
+    tokens = torch.randn(3, 7, CHANNELS)
+    assert torch.equal(
+        append_restyled(tokens, tokens, a[:, :, 0, 0], b[:, :, 0, 0])[3:], tokens * a.flatten() + b.flatten()
+    )

@@ -67,6 +67,7 @@ class Adapter(nn.Module):
         self.model, self.hp = frozen_copy(trained), hp
         self.register_load_state_dict_post_hook(ignore_networks)
         self._still: list[Trained] = []  # a list, so that it is no submodule: `still` says what it is
+        self.checked: Tensor | None = None  # the next batch, if a guard has looked for pixels that are not finite
         self.latest_loss: Tensor | float = 0.0  # of the last update; a tensor stays on its device until it is read
         self.reference: Tensor | None = None  # the trained model's logits for the last batch, if they were computed
         self.fetched: tuple[Tensor, Tensor] | None = None  # its answer and the reference, if it has them on the host
@@ -186,7 +187,9 @@ class Adapter(nn.Module):
 
     def check(self, x: Tensor) -> None:
         """Refuse a batch that does not hold images, is not finite, or is too small."""
-        check_images(x)
+        known, self.checked = self.checked is x, None
+        if not known:
+            check_images(x)
         if len(x) < self.needs.batch:
             raise InputError(
                 f"{self.name} needs at least {self.needs.batch} images at a time, got {len(x)}: send larger batches."

@@ -123,6 +123,7 @@ class Guard(Adapter):
             return self.trained_answer(x)[0]
         with noting_norms(self.inner.model.head) as norms:
             try:
+                self.inner.checked = x
                 logits = self.inner(x)
             except InputError:  # the batch is too small, or its images have another size
                 self.note(Trip("refused batch", float(len(x)), float(self.inner.needs.batch)), "left out")

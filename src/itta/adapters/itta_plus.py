@@ -19,7 +19,7 @@ from itta.adapters.base import Adapter, Needs, check_at_least, check_shares
 from itta.adapters.diagnosis import Diagnosis, Judged, Rules
 from itta.adapters.frozen import Combined, Frozen
 from itta.adapters.supports import Supports, has_prototypes
-from itta.adapters.target_style import TargetStyle, styles_of
+from itta.adapters.target_style import TargetStyle, append_restyled, styles_of
 from itta.errors import InputError
 from itta.functional.entropy import entropy, log_mean_probability, total_variation
 from itta.functional.preference import prefer
@@ -172,7 +172,7 @@ class ITTAPlus(Adapter):
             second = z[-n:]  # after the first of these blocks there are two halves
             target.add(block, own if block == first else styles_of(second), kept)
             a, b = (c.view(channel_shape(z[0].shape)) for c in self.theta(block))
-            return torch.cat([z[:n], second * a + b])
+            return append_restyled(z[:n], second, a, b)
 
         features = self.still.backbone.resume(first, z, restyle_second_half)
         plain, restyled = self.model.classify(features).split(n)

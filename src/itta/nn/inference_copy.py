@@ -77,10 +77,15 @@ class InferenceCopy(Backbone):
         return super().resume(first, super().until(first, x), after)
 
     def until(self, block: str, x: Tensor, after: After = keep) -> Tensor:
-        return super().until(block, x, after) if takes(x) else self.origin[0].until(block, x, after)
+        if not takes(x):
+            return self.origin[0].until(block, x, after)
+        z = super().until(block, x, after)
+        z.from_usual_images = True  # type: ignore[attr-defined]
+        return z
 
     def resume(self, block: str, z: Tensor, after: After = keep) -> Tensor:
-        return super().resume(block, z, after) if takes(z) else self.origin[0].resume(block, z, after)
+        usual = getattr(z, "from_usual_images", False) or takes(z)
+        return super().resume(block, z, after) if usual else self.origin[0].resume(block, z, after)
 
     def normalise(self, x: Tensor) -> Tensor:
         """Do as the backbone does; the usual way in one pass over the images, which also puts channels last."""
