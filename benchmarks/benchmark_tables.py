@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.benchmark_claims import alpha_claim, alpha_rows, claim_rows
+from benchmarks.benchmark_claims import alpha_claim, alpha_rows, claim_rows, one_source_claim
 from benchmarks.benchmark_figure import draw
 from benchmarks.benchmark_pairs import adapter_sentences, adapter_table, both_orders, pairs_of
 from benchmarks.benchmark_results import (
@@ -234,6 +234,7 @@ def main(options: Options) -> None:
         emoji = options.records / PARTS[1].file
         both = read_results(options.records / PARTS[0].file, emoji) if emoji.is_file() else None
         rows = claim_rows(pacs, read_results(emoji), both) | alpha_claim(read_alpha(options))
+        rows |= one_source_claim(read_results(options.records / PARTS[2].file))
         replace_text(options.claims, replace_rows(options.claims.read_text(), rows))
         text += "\n\n" + "\n".join(rows.values())
     if pacs and pairs:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from benchmarks import benchmark_results, benchmark_tables, pages, spot_check
-from benchmarks.benchmark_claims import AHEAD, ALPHA, BETTER, LEARNED
+from benchmarks.benchmark_claims import AHEAD, ALPHA, BETTER, LEARNED, ONE_SOURCE
 from benchmarks.benchmark_results import Results, read_results
 from benchmarks.pages import replace_rows
 from itta import records
@@ -140,6 +140,9 @@ def test_single_source_runs_and_other_networks_have_sections(folder: Path, made:
     assert columns[1:4] == ["A→C", "A→P", "A→S"]
     assert len(columns) == 1 + 12 + 6
     assert "| ERM " in page[page.index("## ResNet-18 on PACS") :]
+    claim = row_of((folder / "claims.md").read_text(), ONE_SOURCE)
+    assert claim[1].startswith("over ERM: +5.0 (+5.0 … +5.0) points, 4 targets, 12 pairs")
+    assert claim[2] == "confirmed here"
 
 
 @pytest.mark.slow
