@@ -3,8 +3,7 @@
 Three rows for each case: the network as it was trained (`network`), the fast copy on which adapters predict while the
 network stands still (`source`), and `itta+` with its guard. The column `to source` compares with the fast copy. Rounds
 are interleaved, with a rest before each run: the threads of both libraries wait for work a while before they sleep, and
-would slow down the other library. After the rest a job answers some batches in a row, as along a stream. By default
-there are three cases; with `--image-size` there is one, of your choice.
+would slow down the other library. By default there are three cases; with `--image-size` there is one, of your choice.
 """
 
 import statistics
@@ -39,11 +38,8 @@ class Options(timing.Options):
     rounds: int = 15  # rounds to time
     image_size: int = 0  # pixels on each side; 0 measures the three cases, whatever backbone and batch say
     rest: float = 0.05  # seconds before each run
-    in_a_row: int = 4  # batches of each run; with 1, each batch finds threads that sleep and caches that others filled
 
     def __post_init__(self) -> None:
-        if self.in_a_row < 1:
-            raise InputError(f"in_a_row must be at least 1, got {self.in_a_row}.")
         if self.image_size > 0:
             super().__post_init__()
 
@@ -56,7 +52,7 @@ def measure(options: Options) -> Result:
     columns: dict[str, dict[str, Ratio]] = {"time": {}, "to source": {}}
     base_seconds = 0.0
     for case in watch(options.cases(), "time", options.json):
-        seconds = interleave(jobs_of(case, options.in_a_row), options.rounds, True, partial(time.sleep, options.rest))
+        seconds = interleave(jobs_of(case), options.rounds, True, partial(time.sleep, options.rest))
         base_seconds = base_seconds or statistics.median(seconds[BASE])
         about = f"{case.backbone} {case.image_size}² batch {case.batch}"
         for column, base in (("time", BASE), ("to source", "source")):
@@ -64,7 +60,7 @@ def measure(options: Options) -> Result:
     return Result(BASE, base_seconds, columns)
 
 
-def jobs_of(case: timing.Options, in_a_row: int = 1) -> dict[str, Job]:
+def jobs_of(case: timing.Options) -> dict[str, Job]:
     """Return the jobs of a case, after a check that they give the same logits."""
     torch.manual_seed(0)
     trained, x = ERM(case.task(), default(ERM.Hparams)).eval(), case.images()
@@ -87,12 +83,7 @@ def jobs_of(case: timing.Options, in_a_row: int = 1) -> dict[str, Job]:
         difference = float((runs[name]() - expected).abs().max() / expected.abs().max().clamp(min=1))
         if difference > TOLERANCE:
             raise InputError(f"{name} answers differently, by {difference:.1e}: times cannot be compared.")
-    return {name: Job(partial(repeat, run, in_a_row), in_a_row) for name, run in runs.items()}
-
-
-def repeat(run: Callable[[], object], times: int) -> None:
-    for _ in range(times):
-        run()
+    return {name: Job(run, 1) for name, run in runs.items()}
 
 
 def export(source: torch.nn.Module) -> bytes:
