@@ -181,3 +181,10 @@ def test_it_forgets() -> None:
     diagnosis = Diagnosis(4, Rules(memory=100))
     assert float(diagnosis(answers(labels_of("sorted"))).kappa[-1]) > 0.9
     assert float(diagnosis(answers(labels_of("iid", 800), seed=2)).kappa[-1]) == 0.0
+
+
+def test_without_distances_the_whole_pull_counts_whatever_its_rise() -> None:
+    p = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)).log_softmax(1)
+    found = [Diagnosis(3, Rules(rise=rise))(p).posterior for rise in (0.0, 10.0)]
+    assert torch.isfinite(found[0]).all()
+    assert torch.equal(*found)

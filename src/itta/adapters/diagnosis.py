@@ -129,7 +129,8 @@ class Diagnosis:
 
     def pull(self, distance: Any) -> Any:
         """Return the weight of the usual classes in π̂ for mean distances. Images that ḡ starts with have distance 0."""
-        return np.minimum(self.rules.pull, self.rules.rise * distance)
+        with np.errstate(invalid="ignore"):  # 0·∞ is not a number, and the whole pull counts
+            return np.fmin(self.rules.pull, self.rules.rise * np.asarray(distance))
 
     def take_in(self, p: np.ndarray, far: np.ndarray) -> tuple[Tensor, ...]:
         """Return ḡ [B, C], the pull [B], ρ [B] and κ [B] at each image; the image itself is included."""
