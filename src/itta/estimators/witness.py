@@ -1,5 +1,7 @@
 """A witness beside an adapter: it keeps the answers to all images, from which accuracy can be estimated."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from itta.estimators.neighbourhood import Neighbourhood
 from itta.hparams import default
 from itta.models.early_reader import EarlyFeatures, EarlyReader
 from itta.models.trained import Trained
+from itta.nn.backbone import keep
 
 EARLY = "early"  # the early reader's scores among the opinions; it is no answer, but a sign
 Noted = tuple[Tensor, Tensor, dict[str, Tensor]]  # answers [N, C] before, classes [N] after, opinions [N, C] by name
@@ -45,8 +48,6 @@ class Witness(Adapter):
         self.most = most
         self.reader = reader or (None if trained.stand_ins is None else trained.stand_ins.reader)
         self.early = EarlyFeatures(self.model.backbone)
-        if isinstance(self.asked, ITTAPlus) and self.reader is not None:
-            self.asked.onlooker = self.early
         self.forget()
 
     def forget(self) -> None:
@@ -64,9 +65,10 @@ class Witness(Adapter):
         asked = self.asked
         asked.reference, asked.opinions, asked.embeddings = None, {}, None
         self.early.latest = None
-        logits = self.inner(x)
-        if self.referee is not None:
-            self.referee(x)
+        with self.looking_on(asked):
+            logits = self.inner(x)
+            if self.referee is not None:
+                self.referee(x)
         if self.inner.name == "source":
             self.note(logits, logits, {})
         elif asked.reference is not None:  # a guard may have left the batch to the trained model
@@ -75,6 +77,18 @@ class Witness(Adapter):
                 answers = (asked.reference / self.temperature).softmax(1)
                 self.neighbourhood.add(asked.embeddings.float(), answers.float())
         return logits
+
+    @contextmanager
+    def looking_on(self, asked: Adapter) -> Iterator[None]:
+        """See the early features of a batch, if they can be read."""
+        if not isinstance(asked, ITTAPlus) or self.reader is None:
+            yield
+            return
+        asked.onlooker = self.early
+        try:
+            yield
+        finally:
+            asked.onlooker = keep
 
     @torch.no_grad()
     def note(self, reference: Tensor, logits: Tensor, opinions: dict[str, Tensor]) -> None:
