@@ -173,8 +173,9 @@ def training_sentences(results: Results) -> Iterator[str]:
         others = results.compare([row for row in rows if row != best], best)
         below = sum(verdict(c) == "below" for c in others.values())
         yield (
-            f"{names[best.label]} has the highest mean as trained. It can be told from {below or 'none'} of {len(others)} "
-            "others. The best row was picked by these figures, so its lead is too large on average."
+            f"{names[best.label]} has the highest mean as trained. "
+            f"It can be told from {below or 'none'} of {len(others)} others. "
+            "The best row was picked by these figures, so its lead is too large on average."
         )
     unfinished = [names[row.label] for row in rows if not results.mean(row).values]
     if unfinished:
