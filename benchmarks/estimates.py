@@ -157,6 +157,7 @@ def tables(rows: list[Row]) -> str:
         f"Cells: {len(level)}. 90 % intervals hold the truth in {100 * covered[0]:.0f} % of the cells before and",
     ]
     lines += [f"{100 * covered[1]:.0f} % after adaptation; they are {width:.0f} points wide on average.", ""]
+    lines += [*by_part(level), ""]
     lines += ["| method | cells | gains ≥ 2 points | sign right | gain: mean error | interval holds it |"]
     lines += ["| --- | ---: | ---: | ---: | ---: | ---: |"]
     for method in METHODS:
@@ -168,6 +169,7 @@ def tables(rows: list[Row]) -> str:
         lines.append(
             f"| {method} | {len(own)} | {len(large)} | {100 * right:.0f} % | {error:.1f} | {100 * held:.0f} % |"
         )
+    lines += ["", sign_over_all(rows)]
     lines += ["", "| target | truth | confidence | combined | interval | after | estimated |"]
     lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for r in level:
@@ -176,6 +178,26 @@ def tables(rows: list[Row]) -> str:
             f"{r.low:.0f} to {r.high:.0f} | {r.after:.1f} | {r.after_combined:.1f} |"
         )
     return "\n".join(lines)
+
+
+def by_part(rows: list[Row]) -> Iterator[str]:
+    """The mean errors of the level by data set, and the mean signed errors by target."""
+    for dataset in dict.fromkeys(r.dataset for r in rows):
+        own = [r for r in rows if r.dataset == dataset]
+        combined, confidence = (
+            np.mean([abs(getattr(r, n) - r.before) for r in own]) for n in ("combined", "confidence")
+        )
+        targets = {t: np.mean([r.combined - r.before for r in own if r.target == t]) for t in (r.target for r in own)}
+        signed = ", ".join(f"{target} {error:+.1f}" for target, error in targets.items())
+        yield f"{dataset}: error {combined:.1f}, of confidence {confidence:.1f}; by target: {signed}."
+
+
+def sign_over_all(rows: list[Row]) -> str:
+    """How often the sign of the gain is right, over all methods, and how wide the intervals of itta+'s gain are."""
+    large = [r for r in rows if abs(r.after - r.before) >= 2]
+    right = sum((r.gain > 0) == (r.after > r.before) for r in large)
+    width = np.mean([r.gain_high - r.gain_low for r in rows if r.method == "itta+"])
+    return f"Sign right in {right} of {len(large)} cells; intervals of the gain of itta+: {width:.0f} points wide."
 
 
 def main(options: Options) -> None:
