@@ -171,7 +171,7 @@ def along(
 def largest_jump(trained: Algorithm, styles: Tensor) -> float:
     target = itta_plus(trained).style
     assert target is not None
-    return float(target.change.jumps(flat_styles(styles)).max())
+    return float(target.change.jumps(flat_styles(styles).numpy()).max())
 
 
 def score(found: list[Evidence], variant: Variant) -> Iterator[Tried]:

@@ -52,11 +52,11 @@ def naive_jump(rows: Tensor, within: Tensor) -> float:
 def test_the_jump_is_its_definition(change: StyleChange) -> None:
     rows = flat_styles(torch.cat([styles(60, 3), styles(12, 4, mean=1.0)]))
     expected = [naive_jump(rows[:n], change.within) for n in range(1, 73)]
-    assert change.jumps(rows).tolist() == pytest.approx(expected)
+    assert change.jumps(rows.numpy()).tolist() == pytest.approx(expected)
     found = []
     for part in rows.split(7):
-        found += change.jumps(part).tolist()
-        change.add(part)
+        found += change.jumps(part.numpy()).tolist()
+        change.add(part.numpy())
     assert found == pytest.approx(expected)
     assert max(expected) > 0.1
 
@@ -77,8 +77,8 @@ def test_one_domain_has_no_jump(change: StyleChange) -> None:
 def test_the_source_spread_is_that_within_domains(bank: StyleBank, change: StyleChange) -> None:
     """Two sources that lie far apart must not hide a jump of a target."""
     rows = flat_styles(torch.stack([bank.mean["one"], bank.std["one"]], 1))
-    assert (change.within[:CHANNELS] < 0.75 * rows.var(0)[:CHANNELS]).all()
-    torch.testing.assert_close(variance_within(rows, bank.domain), change.within)
+    assert (change.within[:CHANNELS] < 0.75 * rows.var(0)[:CHANNELS].numpy()).all()
+    assert variance_within(rows, bank.domain).tolist() == change.within.tolist()
 
 
 def test_a_state_continues(bank: StyleBank) -> None:

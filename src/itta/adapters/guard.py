@@ -5,6 +5,7 @@ Our own. The module `watches` lists the signs. The referee is the trained model 
 frequencies of the stream. The trained model's answers cost one more plain pass for each batch.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from itta.adapters.estimated_gain import Tally
 from itta.adapters.frozen import Frozen
 from itta.adapters.watches import WATCHES, Means, Trip, Watched, excess_cost, spread
 from itta.errors import InputError
+from itta.functional.extremes import extremes
 from itta.functional.transfers import fetch
 from itta.hparams import hp
 from itta.models.trained import Trained
@@ -121,18 +123,17 @@ class Guard(Adapter):
     def predict(self, x: Tensor) -> Tensor:
         if self.resting:
             return self.trained_answer(x)[0]
-        with noting_norms(self.inner.model.head) as norms:
+        with noting_features(self.inner.model.head) as features:
             try:
                 self.inner.checked = x
                 logits = self.inner(x)
             except InputError:  # the batch is too small, or its images have another size
                 self.note(Trip("refused batch", float(len(x)), float(self.inner.needs.batch)), "left out")
                 return self.trained_answer(x)[0]
-        if self.inner.reference is None:
-            reference, source_norms = self.trained_answer(x)
-        else:  # the adapter has run the trained model itself, as its first pass
-            reference, source_norms = self.inner.reference, norms[0]
-        trip = self.watch(logits, reference, norms[-1] if norms else source_norms, source_norms)
+        reference, source_features = self.inner.reference, features[0] if features else None
+        if reference is None or source_features is None:  # else the adapter has run the trained model as its first pass
+            reference, source_features = self.trained_answer(x)
+        trip = self.watch(logits, reference, features[-1] if features else source_features, source_features)
         if trip is None:
             self.keep_snapshot()
             return reference if self.on_trial else logits
@@ -156,19 +157,20 @@ class Guard(Adapter):
 
     @torch.no_grad()
     def trained_answer(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the trained model's logits, and the lengths of its features."""
-        with noting_norms(self.model.head) as norms:
-            return self.still.predict(self.place(x)), norms[-1]
+        """Return the trained model's logits and features."""
+        with noting_features(self.model.head) as features:
+            return self.still.predict(self.place(x)), features[-1]
 
-    def watch(self, logits: Tensor, reference: Tensor, norms: Tensor, source_norms: Tensor) -> Trip | None:
+    def watch(self, logits: Tensor, reference: Tensor, features: Tensor, source_features: Tensor) -> Trip | None:
         """Return the first watch that trips. All values are fetched at once, and judged on the host."""
         if self.inner.fetched is None:
-            last = torch.as_tensor(self.inner.latest_loss)
-            logits, reference, *numbers = fetch(logits, reference, norms.mean(), source_norms.mean(), last)
+            lengths = (of.norm(dim=1).mean() for of in (features, source_features))
+            logits, reference, *numbers = fetch(logits, reference, *lengths, torch.as_tensor(self.inner.latest_loss))
             norm, source_norm, loss = map(float, numbers)
         else:  # fetched already; both answers come from one pass, so the features have the same lengths
             (logits, reference), norm, source_norm, loss = self.inner.fetched, 1.0, 1.0, float(self.inner.latest_loss)
-        if Watched(logits, reference, loss, self.debt, self.means, self.tally, self.hp).finite:
+        sound = are_finite(logits, reference) and math.isfinite(loss)
+        if sound:
             referee = (reference / self.temperature).log_softmax(1)
             if self.asks_referee:
                 referee = self.stream(referee).posterior
@@ -176,7 +178,7 @@ class Guard(Adapter):
                 self.debt = max(0.0, self.debt + excess_cost(logits, reference, referee, self.hp.max_cost))
             self.scale = self.scale or float(spread(reference) / spread(logits))
             self.means.add(logits * self.scale, referee, loss, norm / source_norm if source_norm > 0 else 1.0)
-        seen = Watched(logits, reference, loss, self.debt, self.means, self.tally, self.hp)
+        seen = Watched(sound, self.debt, self.means, self.tally, self.hp)
         return next((trip for watch in WATCHES.values() if (trip := watch(seen)) is not None), None)
 
     def take_back(self) -> str:
@@ -244,16 +246,21 @@ def only_finite(logits: Tensor) -> Tensor:
     return torch.where(torch.isfinite(logits).all(1, keepdim=True), logits, 0.0)
 
 
+def are_finite(*tensors: Tensor) -> bool:
+    """Tell whether all values are finite."""
+    return all(math.isfinite(value) for of in tensors for value in extremes(of))
+
+
 @contextmanager
-def noting_norms(head: nn.Module) -> Iterator[list[Tensor]]:
-    """Note the lengths of the feature vectors that enter the head, [B] for each pass."""
-    norms: list[Tensor] = []
+def noting_features(head: nn.Module) -> Iterator[list[Tensor]]:
+    """Note the features that enter the head, [B, d] for each pass."""
+    found: list[Tensor] = []
 
     def note(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        norms.append(args[0].detach().norm(dim=1))
+        found.append(args[0].detach())
 
     handle = head.register_forward_pre_hook(note)
     try:
-        yield norms
+        yield found
     finally:
         handle.remove()

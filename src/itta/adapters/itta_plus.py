@@ -21,7 +21,7 @@ from itta.adapters.frozen import Combined, Frozen
 from itta.adapters.supports import Supports, has_prototypes
 from itta.adapters.target_style import TargetStyle, append_restyled, styles_of
 from itta.errors import InputError
-from itta.functional.entropy import entropy, log_mean_probability, total_variation
+from itta.functional.entropy import entropy, running_means, total_variation
 from itta.functional.preference import prefer
 from itta.functional.sharpening import sharpen
 from itta.functional.transfers import fetch, send
@@ -207,19 +207,16 @@ class ITTAPlus(Adapter):
         if "prototypes" in found:
             answers["prototypes"] = self.sharpened(found["prototypes"], answers["plain"])
         names, self.opinions = list(answers), {name: of for name, of in answers.items() if name != "plain"}
-        stages = {name: self.average({n: answers[n] for n in names[: i + 1]}) for i, name in enumerate(names)}
+        weights = [self.hp.weight if name == "prototypes" else 1.0 for name in names]
+        stages = dict(zip(names, running_means(list(answers.values()), weights)))
         far = total_variation(answers["plain"], answers["restyled"]) if "restyled" in answers else None
         judged = self.stream(stages[names[-1]], far)
-        last = prefer(judged.posterior, found["plain"], self.hp.margin * (1 - judged.kappa).unsqueeze(1))
+        margin = self.hp.margin * (1 - judged.kappa).unsqueeze(1) if self.hp.margin else 0.0
+        last = prefer(judged.posterior, found["plain"], margin)
         stages |= {"frequencies": judged.corrected, "neighbours": judged.posterior, "too close": last}
         self.note(stages, judged)
         self.fetched = last, found["plain"]
         return send(last, plain.device)
-
-    def average(self, answers: dict[str, Tensor]) -> Tensor:
-        """Return the weighted mean of the answers' probabilities, as log-probabilities."""
-        weights = [self.hp.weight if name == "prototypes" else 1.0 for name in answers]
-        return log_mean_probability(list(answers.values()), weights)
 
     def ask_prototypes(self, supports: Supports, seen: Seen) -> Tensor:
         """Return the prototypes' scores. The batch joins the supports."""
@@ -236,10 +233,9 @@ class ITTAPlus(Adapter):
 
     def note(self, stages: dict[str, Tensor], judged: Judged) -> None:
         """Keep facts for `diagnosis`: ρ and κ, the prior in use, and how many classes each step changed."""
-        classes = {name: stage.argmax(1) for name, stage in stages.items()}
-        names = list(classes)
-        for before, name in zip(names, names[1:]):
-            self.changed[name] = self.changed.get(name, 0) + int((classes[before] != classes[name]).sum())
+        classes = torch.stack(list(stages.values())).argmax(2)
+        for name, n in zip(list(stages)[1:], (classes[1:] != classes[:-1]).sum(1).tolist()):
+            self.changed[name] = self.changed.get(name, 0) + n
         self.prior = judged.prior
         self.history.append((self.seen, float(judged.rho[-1]), float(judged.kappa[-1])))
 

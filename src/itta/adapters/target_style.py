@@ -6,8 +6,8 @@ The style of an image is the mean and the deviation of each channel after an ear
 
 from collections.abc import Callable, Iterable, Mapping
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itta.nn.affine_stack import AffineStack, channel_shape
@@ -90,52 +90,52 @@ class StyleChange:
     """
 
     def __init__(self, within: Tensor) -> None:
-        self.within = within.detach().double().cpu()  # v_S, [2·C]
+        self.within = within.detach().double().cpu().numpy()  # v_S, [2·C]
         self.reset()
 
     def reset(self) -> None:
-        zeros = torch.zeros_like(self.within)
-        self.images, self.sum, self.squares = 0, zeros, zeros.clone()
-        self.latest = zeros.new_zeros(0, len(zeros))
+        zeros = np.zeros_like(self.within)
+        self.images, self.sum, self.squares, self.latest = 0, zeros, zeros, np.zeros((0, len(zeros)))
 
     def notice(self, styles: Tensor, limit: float) -> bool:
         """Take in the styles of a batch, [B, 2, C]; tell whether they jump by more than the limit."""
-        rows, found = flat_styles(styles), False
+        rows, found = flat_styles(styles).numpy(), False
         while len(rows) > 0:
-            over = (self.jumps(rows) > limit).nonzero()
+            over = (self.jumps(rows) > limit).nonzero()[0]
             n = int(over[0]) + 1 if len(over) else len(rows)
             self.add(rows[:n])
             rows = rows[n:]
             if len(over):
-                self.images, self.sum, self.squares = 0, torch.zeros_like(self.sum), torch.zeros_like(self.sum)
+                self.images, self.sum, self.squares = 0, np.zeros_like(self.sum), np.zeros_like(self.sum)
                 found = True
         return found
 
-    def add(self, rows: Tensor) -> None:
+    def add(self, rows: np.ndarray) -> None:
         """Move the window: its oldest images join the images before."""
-        pool = torch.cat([self.latest, rows])
+        pool = np.concatenate([self.latest, rows])
         left, self.latest = pool[: max(0, len(pool) - WINDOW)], pool[-WINDOW:]
         self.images, self.sum = self.images + len(left), self.sum + left.sum(0)
-        self.squares = self.squares + left.square().sum(0)
+        self.squares = self.squares + (left**2).sum(0)
 
-    def jumps(self, rows: Tensor) -> Tensor:
+    def jumps(self, rows: np.ndarray) -> np.ndarray:
         """Return the size of the jump at each of the next images, [B]; 0 while the images before are few."""
-        pool = torch.cat([self.latest, rows])
-        sums, squares = (F.pad(v.cumsum(0), (0, 0, 1, 0)) for v in (pool, pool.square()))
-        end = torch.arange(len(self.latest) + 1, len(pool) + 1)
-        start = (end - WINDOW).clamp(min=0)  # of the window
-        before = (self.images + start).clamp(min=1).unsqueeze(1)
+        pool = np.concatenate([np.zeros_like(rows[:1]), self.latest, rows])
+        sums, squares = pool.cumsum(0), (pool**2).cumsum(0)
+        end = np.arange(len(self.latest) + 1, len(pool))
+        start = np.maximum(end - WINDOW, 0)  # of the window
+        before = np.maximum(self.images + start, 1)[:, None]
         mean = (self.sum + sums[start]) / before
-        variance = torch.maximum((self.squares + squares[start]) / before - mean.square(), self.within)
-        latest = (sums[end] - sums[start]) / (end - start).unsqueeze(1)
-        return ((latest - mean).square() / variance).mean(1).masked_fill(self.images + start < LEAST, 0.0)
+        variance = np.maximum((self.squares + squares[start]) / before - mean**2, self.within)
+        latest = (sums[end] - sums[start]) / (end - start)[:, None]
+        return np.where(self.images + start < LEAST, 0.0, ((latest - mean) ** 2 / variance).mean(1))
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {name: torch.as_tensor(getattr(self, name)).clone() for name in ("images", "sum", "squares", "latest")}
+        names = ("sum", "squares", "latest")
+        return {"images": torch.tensor(self.images)} | {k: torch.from_numpy(getattr(self, k).copy()) for k in names}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         self.images = int(state["images"])
-        self.sum, self.squares, self.latest = (state[name].clone() for name in ("sum", "squares", "latest"))
+        self.sum, self.squares, self.latest = (state[name].numpy().copy() for name in ("sum", "squares", "latest"))
 
 
 def append_restyled(z: Tensor, second: Tensor, a: Tensor, b: Tensor) -> Tensor:

@@ -6,16 +6,16 @@ compares the adapter with the referee on the same images, so no limit depends on
 model with the diagnosis of the stream.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from itta.adapters.estimated_gain import Tally
-from itta.functional.entropy import effective_classes, entropy
+from itta.functional.entropy import effective_classes
 
 
 class Trip(NamedTuple):
@@ -26,21 +26,13 @@ class Trip(NamedTuple):
 
 @dataclass(frozen=True)
 class Watched:
-    """An adapter's answers to a batch, the trained model's, and the running means of the watched quantities."""
+    """What is known after a batch."""
 
-    logits: Tensor  # [B, C], the adapter's
-    reference: Tensor  # the trained model's
-    loss: float
+    finite: bool  # the adapter's answers, the trained model's, and the loss
     debt: float  # expected loss of right answers so far, beyond the allowed loss
     means: "Means"
     tally: Tally  # of the changed answers
     hp: Any  # `Guard.Hparams`
-
-    @property
-    def finite(self) -> bool:
-        return bool(torch.isfinite(self.logits).all() and torch.isfinite(self.reference).all()) and math.isfinite(
-            self.loss
-        )
 
 
 def finite(seen: Watched) -> Trip | None:
@@ -89,28 +81,30 @@ WATCHES: dict[str, Callable[[Watched], Trip | None]] = {  # the first that trips
 
 
 class Means:
-    """Running means of the watched quantities over the latest images; they are means from the first image on."""
+    """Running means of the watched quantities over the latest images; they are means from the first image on.
+
+    The sums are NumPy's: many of them are read one by one after each batch.
+    """
 
     names = ("norm", "loss", "entropy", "referee entropy", "weight")  # and each class's share, and the referee's
 
     def __init__(self, memory: int, tensors: Mapping[str, Tensor] | None = None) -> None:
         self.memory = memory
-        self.sums, self.long = (tensors[k].clone() if tensors else torch.zeros(0) for k in ("sums", "long"))
+        self.sums, self.long = (tensors[k].numpy().copy() if tensors else np.zeros(0) for k in ("sums", "long"))
 
     def add(self, logits: Tensor, referee: Tensor, loss: float, norm: float) -> None:
-        own, other = (of.detach().double().cpu() for of in (logits, referee))
-        first = torch.tensor([norm, loss, entropy(own).mean(), entropy(other).mean(), 1.0], dtype=torch.double)
-        now = torch.cat([first, own.softmax(1).mean(0), other.softmax(1).mean(0)])
-        share = 1 - (1 - 1 / self.memory) ** len(own)
-        if not len(self.sums):
-            self.sums, self.long = torch.zeros_like(now), torch.zeros_like(now)
-        self.sums = self.sums.lerp(now, share)
-        self.long = self.long.lerp(now, share / 10)
+        log_p = torch.stack([logits, referee]).detach().double().cpu().log_softmax(2)
+        p = log_p.exp()
+        entropies, shares = -(p * log_p).sum(2).mean(1), p.mean(1)
+        now = np.concatenate([[norm, loss], entropies.numpy(), [1.0], shares.flatten().numpy()])
+        share = 1 - (1 - 1 / self.memory) ** len(logits)
+        before = (self.sums, self.long) if len(self.sums) else (0.0, 0.0)
+        self.sums, self.long = (sums + part * (now - sums) for sums, part in zip(before, (share, share / 10)))
 
     def __getitem__(self, name: str) -> float:
         return self.of(self.sums, name)
 
-    def of(self, sums: Tensor, name: str) -> float:
+    def of(self, sums: np.ndarray, name: str) -> float:
         return float(sums[self.names.index(name)] / sums[self.names.index("weight")])
 
     @property
@@ -121,7 +115,7 @@ class Means:
     @property
     def balance(self) -> float:
         """Return the effective number of predicted classes, as a share of the referee's."""
-        own, other = (p / p.sum() for p in self.sums[len(self.names) :].chunk(2))
+        own, other = (p / p.sum() for p in np.split(self.sums[len(self.names) :], 2))
         return effective_classes(own) / effective_classes(other)
 
     @property
@@ -129,7 +123,7 @@ class Means:
         return self.of(self.long, "loss")
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"sums": self.sums.clone(), "long": self.long.clone()}
+        return {"sums": torch.from_numpy(self.sums.copy()), "long": torch.from_numpy(self.long.copy())}
 
 
 def excess_cost(logits: Tensor, reference: Tensor, referee: Tensor, share: float) -> float:

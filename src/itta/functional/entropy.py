@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,13 +30,13 @@ def entropy_of_mean(logits: Tensor) -> Tensor:
     return -(log_mean.exp() * log_mean).sum()
 
 
-def effective_classes(mean: Tensor) -> float:
+def effective_classes(mean: np.ndarray) -> float:
     """Return the effective number of classes of a mean prediction, exp of its entropy.
 
-    >>> round(effective_classes(torch.tensor([0.5, 0.5, 0.0])), 6)
+    >>> round(effective_classes(np.array([0.5, 0.5, 0.0])), 6)
     2.0
     """
-    return float((-(mean * mean.clamp(min=1e-12).log()).sum()).exp())
+    return math.exp(-float((mean * np.log(np.maximum(mean, 1e-12))).sum()))
 
 
 def log_mean_probability(answers: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
@@ -44,9 +45,25 @@ def log_mean_probability(answers: Sequence[Tensor], weights: Sequence[float] | N
     >>> log_mean_probability([torch.tensor([[0.0, 0.0]]), torch.tensor([[200.0, 0.0]])]).exp()
     tensor([[0.7500, 0.2500]])
     """
-    log_p = torch.stack([logits.log_softmax(1) for logits in answers])
-    shares = log_p.new_tensor([1.0] * len(answers) if weights is None else weights)
-    return (log_p + (shares / shares.sum()).log().view(-1, 1, 1)).logsumexp(0)
+    return weighted([logits.log_softmax(1) for logits in answers], weights or [1.0] * len(answers))
+
+
+def running_means(answers: Sequence[Tensor], weights: Sequence[float]) -> list[Tensor]:
+    """Return `log_mean_probability` of the first answer, of the first two, and so on.
+
+    >>> means = running_means([torch.tensor([[0.0, 0.0]]), torch.tensor([[200.0, 0.0]])], [1.0, 1.0])
+    >>> [mean.exp().tolist() for mean in means]
+    [[[0.5, 0.5]], [[0.75, 0.25]]]
+    """
+    log_p = [logits.log_softmax(1) for logits in answers]
+    return [log_p[0], *(weighted(log_p[:n], weights[:n]) for n in range(2, len(log_p) + 1))]
+
+
+def weighted(log_p: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """Return the weighted mean of log-probabilities, [B, C] each, as log-probabilities."""
+    total = sum(weights)
+    shares = log_p[0].new_tensor([w / total for w in weights]).log().view(-1, 1, 1)
+    return (torch.stack(list(log_p)) + shares).logsumexp(0)
 
 
 def total_variation(logits: Tensor, others: Tensor) -> Tensor:

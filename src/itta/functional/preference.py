@@ -14,6 +14,8 @@ def prefer(log_p: Tensor, first: Tensor, margin: Tensor | float) -> Tensor:
     >>> prefer(p.log(), first, 0.5).argmax(1)
     tensor([1, 0])
     """
+    if not isinstance(margin, Tensor) and margin == 0:
+        return log_p.log_softmax(1)
     classes = torch.arange(first.shape[1], device=first.device)
     chosen = (first.argmax(1, keepdim=True) == classes).to(log_p)
     return (log_p + (margin.to(log_p) if isinstance(margin, Tensor) else margin) * chosen).log_softmax(1)
