@@ -88,6 +88,42 @@ def test_the_same_command_does_nothing_again(swept: Path, photos: Path, run_itta
     assert {p: p.read_bytes() for p in swept.rglob("*") if p.is_file()} == before
 
 
+def test_a_trial_that_ran_elsewhere_is_not_run_again(
+    swept: Path, photos: Path, tmp_path: Path, run_itta, no_start
+) -> None:
+    run_itta("records", "join", swept, "--out", tmp_path / "all.jsonl")
+    asked = ("--algorithms", "erm", "--hparams-seeds", "2", "--elsewhere", str(tmp_path / "all.jsonl"))
+
+    def count(*more: str) -> tuple[int, int]:
+        found = json.loads(run_itta(*command(photos, tmp_path / "new", *asked), *more, "--dry-run", "--json"))
+        return found["done"], found["waiting"]
+
+    assert count() == (2, 0)
+    assert count("--adapters", "source", "t3a") == (2, 0)
+    assert count("--adapters", "t3a", "lame") == (0, 2)  # of lame there is no record
+    assert count("--adapters", "t3a", "--adapter-set", "t3a.supports=5") == (0, 2)
+    assert count("--adapters", "t3a", "--orders", "sorted") == (0, 2)
+    assert count("--adapters", "t3a", "--batch-size", "6") == (0, 2)
+    assert count("--steps", "3") == (0, 2)  # other trials
+    assert count("--hparams-seeds", "3") == (2, 1)
+    again = run_itta(*command(photos, tmp_path / "new", *asked), "--adapters", "t3a")
+    assert "all.jsonl" in again  # the next step is a report over both
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["sweep.json"]
+    assert json.loads(run_itta("sweep", "status", tmp_path / "new", "--json"))["done"] == 2
+
+
+def test_records_that_are_cut_short_are_not_done(swept: Path, photos: Path, tmp_path: Path, run_itta) -> None:
+    lines = [r for p in swept.glob("*/records.jsonl") for r in records.read(p) if r.step == 1]
+    records.write_all(tmp_path / "part.jsonl", lines)
+    asked = ("--algorithms", "erm", "--hparams-seeds", "2", "--elsewhere", str(tmp_path / "part.jsonl"), "--dry-run")
+    assert json.loads(run_itta(*command(photos, tmp_path / "new", *asked), "--json"))["waiting"] == 2
+
+
+def test_elsewhere_must_hold_records(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command(photos, tmp_path / "new", *ERM), "--elsewhere", str(tmp_path / "nowhere"), "--dry-run"]) == 2
+    assert "no records in" in capsys.readouterr().err
+
+
 def test_a_dry_run_counts_and_reckons_and_does_nothing(
     swept: Path, photos: Path, tmp_path: Path, run_itta, no_start
 ) -> None:

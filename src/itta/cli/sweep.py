@@ -55,6 +55,7 @@ def sweep(
     compute: Flags[ComputeSettings] = ComputeSettings(),
     keep_checkpoints: bool = False,
     stand_ins: bool = False,
+    elsewhere: tuple[Path, ...] = (),
     yes: bool = False,
     dry_run: bool = False,
     json: bool = False,
@@ -97,6 +98,8 @@ def sweep(
         queue: Settings of the SLURM queue: partition=…, account=…, timeout_min=….
         keep_checkpoints: Keep the checkpoint of each finished training, three times the size of its model.
         stand_ins: Measure stand-in targets at the end of each training, from which itta estimate learns.
+        elsewhere: Files or folders with records of trials that ran elsewhere, for example on another machine: they
+            count as done.
         yes: Start a long sweep without asking.
         dry_run: Count the trials and estimate the time; train nothing.
         json: Print the result as JSON.
@@ -137,6 +140,7 @@ def sweep(
         adaptation=Adaptation(tuple(dict.fromkeys(adapters)), by_adapter(adapter_set), at, batch_size, orders),
         fingerprints=opened.fingerprints,
         precision=compute.precision,
+        elsewhere=tuple(str(path.resolve()) for path in elsewhere),
         **shared,
     )
     at_a_time = slots or slots_here(gpus_each) if engine == "local" else slots or None
@@ -166,17 +170,17 @@ def sweep(
     failed |= run(launch)
     found = standings(asked, out)
     show_standings(count_standings(found, at_a_time), json)
-    elsewhere = [s for s in found if s.trial.key in failed and s.word in ("running", "done")]
-    if len(failed) > len(elsewhere):
-        n = len(failed) - len(elsewhere)
+    taken = [s for s in found if s.trial.key in failed and s.word in ("running", "done")]
+    if len(failed) > len(taken):
+        n = len(failed) - len(taken)
         raise InputError(f"{n} of {len(done_steps)} trials failed. Run again to resume; the others are done.")
-    if elsewhere:
+    if taken:
         raise InputError(
-            f"another command is running {len(elsewhere)} of {len(done_steps)} trials; the others are done. "
+            f"another command is running {len(taken)} of {len(done_steps)} trials; the others are done. "
             f"{shlex.join(['itta', 'sweep', 'status', str(out), '--watch'])} shows when they are."
         )
     if not json:
-        say(f"next     {shlex.join(['itta', 'report', str(out)])}")
+        say(f"next     {shlex.join(['itta', 'report', str(out), *map(str, elsewhere)])}")
 
 
 def sweep_status(

@@ -45,6 +45,7 @@ class Sweep(TrainSettings):
     adaptation: Adaptation = field(default_factory=Adaptation)
     fingerprints: Mapping[str, str] = field(default_factory=dict)  # path -> digest of its images
     precision: Precision = "float32"
+    elsewhere: Names = ()  # files and folders with records of trials that ran elsewhere
 
     def __post_init__(self) -> None:
         self.check()

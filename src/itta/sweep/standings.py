@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from itta.run.status import State, Word, read_state
 from itta.settings import Adaptation
+from itta.sweep.elsewhere import is_done, read_elsewhere
 from itta.sweep.plan import Sweep
 from itta.trial import Trial
 
@@ -65,8 +66,16 @@ def stand(trial: Trial, out: Path, adaptation: Adaptation) -> Standing:
 
 
 def standings(sweep: Sweep, out: Path) -> list[Standing]:
-    """List every trial of a sweep and how it stands."""
-    return [stand(t, out / t.key, sweep.adaptation_of(t)) for t in sweep.trials()]
+    """List every trial of a sweep and how it stands. A trial that ran elsewhere is done, and has no state here."""
+    recorded = read_elsewhere(sweep.elsewhere)
+
+    def standing(trial: Trial) -> Standing:
+        asked = sweep.adaptation_of(trial)
+        return (
+            Standing(trial, "done", None) if is_done(trial, recorded, asked) else stand(trial, out / trial.key, asked)
+        )
+
+    return [standing(trial) for trial in sweep.trials()]
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,9 @@ class Local:
         self.heard[receiver] = name
         slot = self.slot_of[name] = self.free.pop(0)
         gpus = gpus_of_slot(slot, self.gpus, self.visible) if self.gpus > 0 else None
-        self.processes[name] = self.context.Process(target=work, args=(job, sender, gpus))
-        self.processes[name].start()
+        process = self.context.Process(target=work, args=(job, sender, gpus))
+        process.start()
+        self.processes[name] = process
         sender.close()  # so that the pipe ends when the worker does
 
     def ended(self) -> Iterator[tuple[str, Ending]]:
