@@ -84,15 +84,15 @@ def interleave(
     before: Callable[[], object] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Time every job once per round, in seconds per unit; another job starts each round, so none has a fixed place.
+    """Time every job once per round, in seconds per unit, in an order drawn anew for each round.
 
+    A job leaves caches, memory and clock rate behind for the next one, so none has a fixed place or neighbour.
     ``before`` is called before each job, and is not timed.
     """
-    names = list(jobs)
+    names, drawn = list(jobs), np.random.RandomState(0)
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for i in watch(range(rounds + 1), "time", quiet):
-        start = i % len(names)
-        for name in names[start:] + names[:start]:
+    for _ in watch(range(rounds + 1), "time", quiet):
+        for name in drawn.permutation(names).tolist():
             before()
             began = clock()
             jobs[name].run()
