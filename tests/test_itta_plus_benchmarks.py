@@ -55,7 +55,10 @@ def images(toy_batches: Batches) -> ToyImages:
 
 @pytest.mark.parametrize(
     "variant",
-    [Variant(), Variant(Rules(ordered=False), weight=1.0, margin=0.0, temperature=False)],
+    [
+        Variant(),
+        Variant(Rules(ordered=False), weight=1.0, margin=0.1, temperature=False, home_margin=0.3, near=1.0, far=9.0),
+    ],
     ids=("chosen", "other"),
 )
 @pytest.mark.parametrize("batch", [1, 16])
@@ -67,7 +70,8 @@ def test_the_replay_is_what_itta_plus_answers(
     kept = keep(model, look(model, images, order), order, batch)
     assert model.confusions is not None
     replayed = judge(kept, variant, model.confusions, batch)
-    settings = {"weight": variant.weight, "margin": variant.margin, "temperature": variant.temperature}
+    names = ("weight", "margin", "temperature", "home_margin", "near", "far")
+    settings = {name: getattr(variant, name) for name in names}
     adapter = adapt(model, "itta+", guard=False, ordered=variant.rules.ordered, **settings)
     assert isinstance(adapter, ITTAPlus)
     real = torch.cat([adapter(x) for x in (images.read(order).float() / 255).split(batch)])
@@ -92,25 +96,23 @@ def test_the_replay_is_what_the_others_answer(method: str, guard: bool, model: A
 
 def test_the_code_has_the_constants_that_the_selection_printed() -> None:
     chosen = json.loads((RECORDS / "itta_plus_selection.json").read_text())
-    assert list(chosen) == [*itta_plus_selection.GRID, "margin", *itta_plus_selection.EARLIER, "change"]
+    assert list(chosen) == [*itta_plus_selection.CHOSEN, *itta_plus_selection.EARLIER, "change"]
     rules = {name: getattr(Rules(), name) for name in chosen if hasattr(Rules(), name)}
-    assert set(chosen) - set(rules) == {"weight", "margin", "change"}
+    assert set(chosen) - set(rules) == {"home_margin", "near", "far", "weight", "margin", "change"}
     hp = default(find_adapter("itta+").Hparams)
     assert json.loads(json.dumps({name: getattr(hp, name) for name in chosen})) == chosen
     assert json.loads(json.dumps(rules)) == {name: chosen[name] for name in rules}
 
 
-def test_the_selection_counts_a_lost_point_five_times() -> None:
+def test_the_selection_counts_a_lost_point_twenty_times() -> None:
     """Its record has every setting that was tried; the chosen one follows from the rule."""
     chosen = json.loads((RECORDS / "itta_plus_selection.json").read_text())
     with (RECORDS / "itta_plus_selection.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
-    best = max(lines, key=lambda line: float(line["mean"]) - 5 * float(line["lost"]))
-    assert {name: best[name] for name in ("weight", "pull", "usual", "margin")} == {
-        name: str(chosen[name]) for name in ("weight", "pull", "usual", "margin")
-    }
-    sizes = [len(values) for values in itta_plus_selection.GRID.values()]
-    assert len(lines) == np.prod(sizes) * len(itta_plus_selection.MARGINS)
+    best = max(lines, key=lambda line: float(line["mean"]) - 20 * float(line["lost"]))
+    names = itta_plus_selection.CHOSEN
+    assert {name: float(best[name]) for name in names} == {name: chosen[name] for name in names}
+    assert len(lines) == len(list(itta_plus_selection.settings()))
 
 
 def test_the_guard_has_the_limits_that_the_command_printed() -> None:

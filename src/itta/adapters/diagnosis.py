@@ -49,6 +49,7 @@ class Judged(NamedTuple):
     rho: Tensor
     kappa: Tensor
     prior: Tensor  # [C], in use for the last image
+    pull: Tensor  # of π̂ towards the usual classes, [B]
 
 
 class Diagnosis:
@@ -110,7 +111,7 @@ class Diagnosis:
         likelihood = own - means.log()
         voted = self.vote(likelihood, base, kappa)
         corrected, posterior = ((likelihood + b.log()).log_softmax(1).to(log_p) for b in (base, voted))
-        return Judged(corrected, posterior, rho, kappa, voted[-1])
+        return Judged(corrected, posterior, rho, kappa, voted[-1], pulls)
 
     def base(self, means: Tensor, pulls: Tensor) -> Tensor:
         """Return b, the prior without neighbours, for each mean answer [B, C] and pull [B]; [B, C]."""
@@ -123,9 +124,13 @@ class Diagnosis:
     def bias(self) -> Tensor:
         """Return the present correction of log-probabilities without neighbours, log b − log ḡ, [C]."""
         answered = self.answered.numpy()
-        images = float(answered.sum()) + self.start
-        mean = torch.from_numpy((answered + self.start * self.expected) / images)
-        return self.base(mean[None], torch.tensor([self.pull(self.distance / images)]))[0].log() - mean.log()
+        mean = torch.from_numpy((answered + self.start * self.expected) / (float(answered.sum()) + self.start))
+        return self.base(mean[None], torch.tensor([self.present_pull]))[0].log() - mean.log()
+
+    @property
+    def present_pull(self) -> float:
+        """Return the pull after the latest image."""
+        return float(self.pull(self.distance / (float(self.answered.sum()) + self.start)))
 
     def pull(self, distance: Any) -> Any:
         """Return the weight of the usual classes in π̂ for mean distances. Images that ḡ starts with have distance 0."""
