@@ -11,6 +11,7 @@ Class Priors Estimation, Pattern Recognition 2008. Other methods for correlated 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from itta.functional.priors import prior_from_confusions
 
 LEAST = 1e-12  # of a number that is divided by
 NOISE = 1e-4  # smallest variance of a likeness: a few equal answers prove nothing
+ROWS = 128  # images whose fading sums are computed together
 LEAK = 1e-3  # share of a chain that is spread over all classes, so that no class becomes impossible
 
 
@@ -81,7 +83,7 @@ class Diagnosis:
         self.confusions = known.get("mean", torch.eye(classes)).detach().float().cpu()
         self.usual = usual_classes(rules.usual, known.get("prior", torch.ones(classes)))
         self.expected = (self.usual @ self.confusions.double()).numpy()  # mean answer to the usual classes
-        self.stays = np.array(rules.stays).reshape(-1, 1, 1)
+        self.stays = np.array(rules.stays)[:, None]
         self.reset()
 
     def reset(self) -> None:
@@ -105,7 +107,7 @@ class Diagnosis:
         """
         own = log_p.detach().double().cpu().log_softmax(1)  # rounding aside, they are normalised already
         p = own.exp()
-        far = np.full(len(p), math.inf) if distances is None else distances.detach().double().cpu().numpy()
+        far = None if distances is None else distances.detach().double().cpu().numpy()
         means, pulls, rho, kappa = self.take_in(p.numpy(), far)
         base = self.base(means, pulls)
         likelihood = own - means.log()
@@ -137,13 +139,16 @@ class Diagnosis:
         with np.errstate(invalid="ignore"):  # 0·∞ is not a number, and the whole pull counts
             return np.fmin(self.rules.pull, self.rules.rise * np.asarray(distance))
 
-    def take_in(self, p: np.ndarray, far: np.ndarray) -> tuple[Tensor, ...]:
+    def take_in(self, p: np.ndarray, far: np.ndarray | None) -> tuple[Tensor, ...]:
         """Return ḡ [B, C], the pull [B], ρ [B] and κ [B] at each image; the image itself is included."""
-        n, rows, away = (1, p, far) if self.rules.ordered else (len(p), p.mean(0)[None], far.sum()[None])
+        known, away = (True, far) if far is not None and math.isfinite(self.distance) else (False, np.zeros(len(p)))
+        n, rows, away = (1, p, away) if self.rules.ordered else (len(p), p.mean(0)[None], away.sum()[None])
         kept, images = self.kept(n), np.full((len(rows), 1), float(n))  # of each step
-        before = np.concatenate([self.answered.numpy(), [self.answered.sum(), self.start, self.distance]])
+        numbers = [self.answered.sum(), self.start, self.distance if known else 0.0]
+        before = np.concatenate([self.answered.numpy(), numbers])
         sums = fading_sums(before, np.concatenate([n * rows, images, 0 * images, away[:, None]], 1), kept)
         answered, (total, start, distance) = sums[:, :-3], sums[:, -3:].T
+        distance = distance if known else np.full(len(sums), math.inf)
         likeness = self.compare(rows, np.concatenate([before[None], sums[:-1]])[:, :-2], kept)
         self.answered, self.start, self.distance = torch.from_numpy(answered[-1].copy()), start[-1], distance[-1]
         self.previous, self.likeness = torch.from_numpy(rows[-1].copy()), likeness[-1]
@@ -161,8 +166,8 @@ class Diagnosis:
         alike = (rows[first:] * earlier).sum(1)
         chance = (rows[first:] * before[first:, :-1]).sum(1) / before[first:, -1]
         one, more = np.ones_like(alike), alike - chance
-        fading = np.array([kept, kept**2, kept, kept, kept, kept])
-        found = fading_sums(self.likeness, np.stack([one, one, more, more**2, alike, chance], 1), fading)
+        found = fading_sums(self.likeness, np.stack([one, one, more, more**2, alike, chance], 1), kept)
+        found[:, 1:2] = fading_sums(self.likeness[1:2], one[:, None], kept**2)
         return np.concatenate([self.likeness[None]] * first + [found])
 
     def kept(self, images: int) -> float:
@@ -194,20 +199,19 @@ class Diagnosis:
         """Return the prior in use at each image, κ·v + (1 − κ)·b, [B, C]; the chains take the images in."""
         like = (likelihood - likelihood.amax(1, keepdim=True)).exp().numpy()
         chains, bases, kappas = self.chains.numpy(), base.numpy(), kappa.numpy()[:, None]
-        predicted = (1 - self.stays) * bases  # [K, B, C]
-        total, n = np.empty((*predicted.shape[:2], 1)), 1 if self.rules.ordered else len(like)
-        for at in range(0, len(like), n):
-            here = slice(at, at + n)
-            predicted[:, here] += self.stays * chains[:, None]
-            joint = predicted[:, here] * like[here]
-            total[:, here] = joint.sum(2, keepdims=True)
-            shares = joint / total[:, here]
-            chains = (1 - LEAK) * (shares[:, 0] if n == 1 else shares.mean(1)) + LEAK / self.classes
-        steps = np.log(total).reshape(len(chains), -1, n).sum(2).T  # [S, K]
-        start = self.evidence.numpy()
-        evidence = np.concatenate([start[None], fading_sums(start, steps, self.kept(n))])
-        weights = np.exp(evidence[:-1] - evidence[:-1].max(1, keepdims=True)).repeat(n, axis=0).T[:, :, None]
-        voted = (weights * predicted).sum(0) / weights.sum(0)
+        steps, n = (len(like), 1) if self.rules.ordered else (1, len(like))
+        predicted = ((1 - self.stays) * bases[:, None]).reshape(steps, n, *chains.shape)
+        total = np.empty((*predicted.shape[:3], 1))
+        for now, seen, sums in zip(predicted, like.reshape(steps, n, 1, -1), total):  # [n, K, C], [n, 1, C], [n, K, 1]
+            now += self.stays * chains
+            joint = now * seen
+            np.add.reduce(joint, 2, keepdims=True, out=sums)
+            joint /= sums
+            chains = (1 - LEAK) * (joint[0] if n == 1 else joint.mean(0)) + LEAK / self.classes
+        start, found = self.evidence.numpy(), np.log(total[..., 0]).sum(1)  # [K], [steps, K]
+        evidence = np.concatenate([start[None], fading_sums(start, found, self.kept(n))])
+        weights = np.exp(evidence[:-1] - evidence[:-1].max(1, keepdims=True))[:, None, :, None]  # [steps, 1, K, 1]
+        voted = ((weights * predicted).sum(2) / weights.sum(2)).reshape(bases.shape)
         self.chains, self.evidence = torch.from_numpy(chains.copy()), torch.from_numpy(evidence[-1].copy())
         return torch.from_numpy(np.where(kappas > 0, kappas * voted + (1 - kappas) * bases, bases))
 
@@ -223,17 +227,29 @@ class Diagnosis:
         self.distance = float(state["distance"])
 
 
-def fading_sums(before: np.ndarray, new: np.ndarray, kept: float | np.ndarray) -> np.ndarray:
+def fading_sums(before: np.ndarray, new: np.ndarray, kept: float) -> np.ndarray:
     """Return the sums after each row of ``new``, [S, D]: each sum is what is kept of the sum before, plus the row.
 
     >>> fading_sums(np.array([8.0]), np.array([[1.0], [2.0]]), kept=0.5)
     array([[5. ],
            [4.5]])
     """
-    found = np.empty_like(new)
-    for i, row in enumerate(new):
-        before = found[i] = kept * before + row
-    return found
+    found = [before[None]]
+    for part in np.split(new, range(ROWS, len(new), ROWS)):
+        found.append(fading(len(part), kept) @ np.concatenate([found[-1][-1:], part]))
+    return np.concatenate(found[1:])
+
+
+@lru_cache(64)
+def fading(rows: int, kept: float) -> np.ndarray:
+    """Return the weights of the sum before and of each row in the sum after each row, [S, 1 + S].
+
+    >>> fading(2, 0.5)
+    array([[0.5 , 1.  , 0.  ],
+           [0.25, 0.5 , 1.  ]])
+    """
+    ages = np.subtract.outer(np.arange(1, rows + 1), np.arange(rows + 1))
+    return np.where(ages >= 0, kept ** np.maximum(ages, 0), 0.0)
 
 
 def rho_of(likeness: np.ndarray) -> np.ndarray:

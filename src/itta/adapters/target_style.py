@@ -146,7 +146,7 @@ def append_restyled(z: Tensor, second: Tensor, a: Tensor, b: Tensor) -> Tensor:
     shape = (n + len(second), *z.shape[1:])
     found = torch.empty(shape, dtype=z.dtype, device=z.device, memory_format=order)
     found[:n].copy_(z)
-    torch.mul(second, a, out=found[n:]).add_(b)
+    torch.addcmul(b, second, a, out=found[n:])
     return found
 
 
