@@ -37,6 +37,7 @@ SETTINGS: dict[str, dict[str, float] | None] = {
     "budget 1.5, probation 128": {"budget": 1.5, "probation": 128},
     "budget 1, probation 128": {"budget": 1.0, "probation": 128},
     "budget 2, probation 256": {"budget": 2.0, "probation": 256},
+    "budget 1.5, probation 256": {"budget": 1.5, "probation": 256},
     "budget 1, probation 256": {"budget": 1.0, "probation": 256},
 }
 

@@ -90,7 +90,7 @@ class StyleChange:
     """
 
     def __init__(self, within: Tensor) -> None:
-        self.within = within.detach().double().cpu().numpy()  # v_S, [2·C]
+        self.within = within.detach().double().cpu().clamp(min=1e-12).numpy()  # v_S, [2·C]
         self.reset()
 
     def reset(self) -> None:
