@@ -1,7 +1,7 @@
 """Run methods that train the network at test time on streams of benchmarks.itta_plus_grid, bare and guarded.
 
-Each method runs on the network itself: a stream of 600 images at 64 px takes about 10 s of a core. So only models of the
-first seed are measured, in batches of 16, and itta+ runs on the same streams. The same command continues after an
+Each method runs on the network itself: a stream of 600 images at 64 px takes about 10 s of a core. So only models of
+the first seed are measured, in batches of 16, and itta+ runs on the same streams. The same command continues after an
 interruption. It writes itta_plus_rivals.csv to docs/results/records.
 """
 

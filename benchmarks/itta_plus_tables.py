@@ -213,7 +213,8 @@ def main(options: Options) -> None:
     tables.append((method_table(rows, "Methods that need no gradient"), "The guard bounds losses and costs gain."))
     tables.append((other_table(rows), "A worst cell or stream below zero is a loss against the trained model."))
     if rivals:
-        tables.append((rivals_table(rivals), "These streams have 300 images in batches of 16."))
+        lengths = " or ".join(str(n) for n in sorted({row.images for row in rivals}))
+        tables.append((rivals_table(rivals), f"These streams have {lengths} images in batches of 16."))
     tables.append((ablation_table(parts), "The first row is the default; each other row changes one part."))
     models = Counter(training for training, *_ in {(r.training, r.dataset, r.target, r.seed) for r in rows})
     counts = ", ".join(f"{n} trained with {training}" for training, n in sorted(models.items()))

@@ -16,7 +16,7 @@ from itta.adapters import Adapter, adapt
 from itta.adapters.diagnosis import Diagnosis, Rules
 from itta.adapters.familiarity import Familiarity
 from itta.adapters.itta_plus import ANSWERS, ITTAPlus, Seen
-from itta.adapters.target_style import styles_of
+from itta.adapters.target_style import flat_styles, styles_of
 from itta.algorithms import Algorithm, Task, find_algorithm
 from itta.data.dataset import Images
 from itta.data.loaders import stream
@@ -62,7 +62,7 @@ def keep(trained: Algorithm, looked: Looked, order: np.ndarray, batch: int) -> K
     kept["temperature"] = torch.tensor(adapter.temperature)
     kept["new domains"] = torch.zeros(0, dtype=torch.long)
     if adapter.style is not None:
-        kept["style distance"] = torch.from_numpy(adapter.sources.distances(looked.styles[rows]))
+        kept["style distance"] = torch.from_numpy(adapter.sources.distances(flat_styles(looked.styles[rows]).numpy()))
         kept["new domains"], thetas = thetas_along(adapter, looked.styles[rows], batch)
         restyled = []
         for part, theta in zip(rows.split(64), thetas.split(64)):
@@ -90,7 +90,7 @@ def thetas_along(adapter: ITTAPlus, styles: Tensor, batch: int) -> tuple[Tensor,
     news, thetas, target = [], [], adapter.style
     assert target is not None
     for at, part in zip(range(0, len(styles), batch), styles.split(batch)):
-        if target.change.notice(part, adapter.hp.change):
+        if target.change.notice(flat_styles(part).numpy(), adapter.hp.change):
             target.forget()
             news.append(at)
         target.add(target.first, part, target.fade(len(part), adapter.hp.memory))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from itta.adapters.familiarity import Familiarity, FrozenFamiliarity, SourceStyles
-from itta.adapters.target_style import styles_of
+from itta.adapters.target_style import flat_styles, styles_of
 
 
 def maps(n: int, shift: float = 0.0, contrast: float = 1.0, seed: int = 0) -> Tensor:
@@ -17,6 +17,11 @@ def maps(n: int, shift: float = 0.0, contrast: float = 1.0, seed: int = 0) -> Te
     return (contrast * z).double()
 
 
+def rows_of(z: Tensor) -> np.ndarray:
+    """The styles of images, laid out in rows."""
+    return flat_styles(styles_of(z)).numpy()
+
+
 @pytest.fixture
 def sources() -> SourceStyles:
     styles = torch.cat([styles_of(maps(300, seed=1)), styles_of(maps(300, shift=4.0, seed=2))])
@@ -24,10 +29,10 @@ def sources() -> SourceStyles:
 
 
 def test_the_distance_is_about_one_in_each_source_and_grows_between_them(sources: SourceStyles) -> None:
-    at_home = [sources.distances(styles_of(maps(400, shift=s, seed=9))).mean() for s in (0.0, 4.0)]
+    at_home = [sources.distances(rows_of(maps(400, shift=s, seed=9))).mean() for s in (0.0, 4.0)]
     assert at_home == pytest.approx([1, 1], abs=0.1)
     between, beyond, pale = (
-        sources.distances(styles_of(maps(400, shift, contrast, seed=9))).mean()
+        sources.distances(rows_of(maps(400, shift, contrast, seed=9))).mean()
         for shift, contrast in ((2.0, 1.0), (9.0, 1.0), (0.0, 0.3))
     )
     assert beyond > between > 5
@@ -82,7 +87,7 @@ def test_the_frozen_form_gives_the_same(tokens: bool, sources: SourceStyles) -> 
     familiar = Familiarity(1.0, 9.0, 16.0, 1000)
     familiar(np.full(400, 8.0))
     frozen = FrozenFamiliarity(sources, familiar)
-    expected = np.maximum(familiar.share(sources.distances(styles_of(z))), familiar.share(np.array(familiar.distance)))
+    expected = np.maximum(familiar.share(sources.distances(rows_of(z))), familiar.share(np.array(familiar.distance)))
     found = frozen(z.flatten(2).transpose(1, 2) if tokens else z)
     torch.testing.assert_close(found, torch.from_numpy(expected).unsqueeze(1), rtol=1e-6, atol=1e-6)
     assert 0 < found.min() < 0.5 < found.max()

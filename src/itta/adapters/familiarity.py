@@ -26,9 +26,8 @@ class SourceStyles:
         self.means = torch.stack([rows[domains == k].mean(0) for k in domains.unique()]).numpy()  # [sources, 2·C]
         self.within = variance_within(rows, domains).numpy().clip(min=1e-12)
 
-    def distances(self, styles: Tensor) -> np.ndarray:
-        """Return D of each image for styles [B, 2, C]; [B]."""
-        rows = flat_styles(styles).numpy()
+    def distances(self, rows: np.ndarray) -> np.ndarray:
+        """Return D of each image for `flat_styles` [B, 2·C]; [B]."""
         found: np.ndarray = ((rows[:, None] - self.means) ** 2 / self.within).mean(2).min(1)
         return found
 

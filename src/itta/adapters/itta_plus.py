@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from itta.adapters.diagnosis import LEAST, Diagnosis, Judged, Rules
 from itta.adapters.familiarity import Familiarity, FrozenFamiliarity, SourceStyles
 from itta.adapters.frozen import Combined, Frozen, Margin
 from itta.adapters.supports import Supports, has_prototypes
-from itta.adapters.target_style import TargetStyle, append_restyled, styles_of
+from itta.adapters.target_style import TargetStyle, append_restyled, flat_styles, styles_of
 from itta.errors import InputError
 from itta.functional.entropy import entropy, running_means, total_variation
 from itta.functional.preference import prefer
@@ -157,7 +158,7 @@ class ITTAPlus(Adapter):
     def forward(self, x: Tensor) -> Tensor:
         seen = self.look(self.receive(x))
         found, styles = self.ask(seen)
-        if self.style is not None and self.style.change.notice(styles[0], self.hp.change):
+        if self.style is not None and self.style.change.notice(styles, self.hp.change):
             self.forget()  # and run again: to ask before the pass would let the host wait in every batch
             seen = self.restyle(self.style, *seen.start)
             found, _ = self.ask(seen)
@@ -206,14 +207,15 @@ class ITTAPlus(Adapter):
             self.supports.reset()
         self.familiar.reset()
 
-    def ask(self, seen: Seen) -> tuple[dict[str, Tensor], list[Tensor]]:
-        """Return the answers by name, and the styles. The host computes the rest."""
+    def ask(self, seen: Seen) -> tuple[dict[str, Tensor], np.ndarray]:
+        """Return the answers by name, and the `flat_styles` of the images. The host computes the rest."""
         given = {"plain": seen.plain, **({} if seen.restyled is None else {"restyled": seen.restyled})}
         given |= {} if self.supports is None else {"prototypes": self.ask_prototypes(self.supports, seen)}
         found = fetch(*given.values(), *seen.start[1:])
-        return dict(zip(given, found)), found[len(given) :]
+        styles = flat_styles(found[-1]).numpy() if seen.start else np.zeros((len(seen.plain), 0))
+        return dict(zip(given, found)), styles
 
-    def judge(self, plain: Tensor, found: dict[str, Tensor], styles: list[Tensor]) -> Tensor:
+    def judge(self, plain: Tensor, found: dict[str, Tensor], styles: np.ndarray) -> Tensor:
         """Average the answers, and diagnose the stream; log-probabilities [B, C]."""
         self.reference, self.seen = plain, self.seen + len(plain)
         answers = {name: logits / self.temperature for name, logits in found.items()}
@@ -230,11 +232,11 @@ class ITTAPlus(Adapter):
         self.fetched = last, found["plain"]
         return send(last, plain.device)
 
-    def margins(self, styles: list[Tensor], judged: Judged) -> Tensor:
+    def margins(self, styles: np.ndarray, judged: Judged) -> Tensor:
         """Return the margin of each image, [B, 1]; the styles are those after the block that f_Θ comes after first."""
         margins = torch.full_like(judged.kappa, self.hp.margin)
         if self.style is not None:
-            familiar = self.familiar(self.sources.distances(styles[0]), self.hp.ordered)
+            familiar = self.familiar(self.sources.distances(styles), self.hp.ordered)
             margins = torch.maximum(margins, self.home(familiar, judged.pull))
         return (margins * (1 - judged.kappa)).unsqueeze(1)
 

@@ -55,8 +55,9 @@ def running_means(answers: Sequence[Tensor], weights: Sequence[float]) -> list[T
     >>> [mean.exp().tolist() for mean in means]
     [[[0.5, 0.5]], [[0.75, 0.25]]]
     """
-    log_p = [logits.log_softmax(1) for logits in answers]
-    return [log_p[0], *(weighted(log_p[:n], weights[:n]) for n in range(2, len(log_p) + 1))]
+    shares = answers[0].new_tensor(weights).view(-1, 1, 1)
+    log_p = torch.stack(list(answers)).log_softmax(2)
+    return list((log_p + shares.log()).logcumsumexp(0) - shares.cumsum(0).log())
 
 
 def weighted(log_p: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
