@@ -34,7 +34,7 @@ NO_BUDGET = 1e9  # more answers than any stream has
 @dataclass(frozen=True)
 class Hparams:
     max_cost: float = hp(0.05, "allowed loss of right answers, as a share of the referee's doubt")
-    budget: float = hp(2.0, "right answers that may be lost beyond the allowed loss before the guard intervenes")
+    budget: float = hp(1.5, "right answers that may be lost beyond the allowed loss before the guard intervenes")
     probation: int = hp(256, "first images, which the trained model answers while the adapter is watched")
     trial: int = hp(64, "images that the trained model answers after a trip; the number doubles with each trip")
     memory: int = hp(64, "images over which running means are taken")
