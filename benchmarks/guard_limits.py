@@ -57,7 +57,7 @@ class Options:
 
 def streams(options: PairOptions) -> Iterator[tuple[str, Algorithm, dict[str, Kept]]]:
     """Yield the cell, the model, and labels, logits and features along each order; they are kept in a file."""
-    for trial, folder, dataset in quick_models(options, pairs=True):
+    for trial, folder, dataset in quick_models(options, seeds=options.seeds, pairs=True):
         trained = load(folder)
         for target in trial.test_domains:
             file = options.out / "guard" / f"{name_of(trial)}@{target}.pt"

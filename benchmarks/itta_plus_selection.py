@@ -47,12 +47,13 @@ FEW = 150  # images of each domain, where there are several
 ALLOWED = -0.5  # points of a cell that count as no loss
 AVERSION = 20  # gained points that make up for a lost one
 CHANGES = (0.5, 1.0, 1.5, 2.0, 3.0)  # candidates for the limit
-MARGINS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)  # for images that look like the sources
+MARGINS = (0.0, 0.15, 0.3, 0.5, 1.0)  # for all images
+HOME_MARGINS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)  # for images that look like the sources
 BANDS = ((1.1, 1.3), (1.1, 1.5), (1.0, 1.5), (1.2, 1.8))  # distances of the style: near, far
-CHOSEN = ("home_margin", "near", "far")
+CHOSEN = ("margin", "home_margin", "near", "far")
 SCALES = (1.0, 0.5)  # of the distances between answers: other models have smaller ones, see above
 EARLIER: dict[str, Any] = {  # chosen in earlier rounds
-    "weight": 0.25, "margin": 0.0, "correction": 1.0, "pull": 1.2, "rise": 10.0, "usual": "between",
+    "weight": 0.25, "correction": 1.0, "pull": 1.2, "rise": 10.0, "usual": "between",
     "stays": (0.5, 0.95), "low": 1.5, "high": 4.0,
 }  # fmt: skip
 
@@ -61,6 +62,7 @@ EARLIER: dict[str, Any] = {  # chosen in earlier rounds
 class Options(ModelOptions):
     out: Path = Path("grid")  # outputs of the models along the streams
     images: int = 600  # of each domain
+    seeds: int = 2  # of the models: those of one seed alone decide by chance
 
 
 class Evidence(NamedTuple):
@@ -74,6 +76,7 @@ class Evidence(NamedTuple):
 
 
 class Tried(NamedTuple):
+    margin: float
     home_margin: float
     near: float
     far: float
@@ -95,7 +98,7 @@ class Tried(NamedTuple):
 
 
 def collect(options: Options) -> Iterator[Evidence]:
-    for trial, folder, dataset in quick_models(options, pairs=True):
+    for trial, folder, dataset in quick_models(options, seeds=options.seeds, pairs=True):
         for target in (*trial.test_domains, "own"):
             file = options.out / "evidence" / f"{name_of(trial)}@{target}.pt"
             if not file.is_file():
@@ -113,7 +116,7 @@ def look_along(
     trained: Algorithm, dataset: DomainDataset, trial: Trial, target: str, images: int
 ) -> Iterator[Evidence]:
     """All streams of a model and a domain: of the domain alone, and together with the model's sources."""
-    splits = split(dataset, 0)
+    splits = split(dataset, trial.trial_seed)
     known = known_of(trained, dataset, trial)
     domain = dataset.domain(target)
     drawn = np.random.RandomState(derive_seed(0, "grid", target)).permutation(len(domain))
@@ -136,7 +139,7 @@ def look_along(
 
 def look_at_home(trained: Algorithm, dataset: DomainDataset, trial: Trial, images: int) -> Iterator[Evidence]:
     """Streams of unequal classes from held-out images of the model's own domains: only the frequencies are new."""
-    splits, orders = split(dataset, 0), []
+    splits, orders = split(dataset, trial.trial_seed), []
     parts = {name: splits[name].held_out for name in trial.train_domains}
     joined = JoinedImages({name: dataset.domain(name) for name in parts})
     rows = np.concatenate([start + parts[name] for name, start in zip(parts, joined.starts)])
@@ -151,7 +154,7 @@ def look_at_home(trained: Algorithm, dataset: DomainDataset, trial: Trial, image
 
 def known_of(trained: Algorithm, dataset: DomainDataset, trial: Trial) -> dict[str, Tensor]:
     assert trained.confusions is not None
-    return {**trained.confusions, "prior": class_shares(dataset, split(dataset, 0), trial)}
+    return {**trained.confusions, "prior": class_shares(dataset, split(dataset, trial.trial_seed), trial)}
 
 
 def along(
@@ -172,11 +175,10 @@ def largest_jump(trained: Algorithm, styles: Tensor) -> float:
 
 
 def settings() -> Iterator[Variant]:
-    """Yield the settings to try: all that was chosen before, and a margin for images that look like the sources."""
-    own = {name: value for name, value in EARLIER.items() if name not in ("weight", "margin")}
-    before = Variant(Rules(**own), weight=EARLIER["weight"], margin=EARLIER["margin"])
-    for home_margin, (near, far) in product(MARGINS, BANDS):
-        yield before._replace(home_margin=home_margin, near=near, far=far)
+    """Yield the settings to try: the constants of earlier rounds, a margin, and one for images like the sources."""
+    before = Variant(Rules(**{k: v for k, v in EARLIER.items() if k != "weight"}), weight=EARLIER["weight"])
+    for margin, home_margin, (near, far) in product(MARGINS, HOME_MARGINS, BANDS):
+        yield before._replace(margin=margin, home_margin=home_margin, near=near, far=far)
 
 
 def score(found: list[Evidence]) -> Iterator[Tried]:
@@ -194,7 +196,7 @@ def score(found: list[Evidence]) -> Iterator[Tried]:
         kinds = [mean(gain for (kind, _), gain in means.items() if kind == k) for k in KINDS]
         lost = mean(max(0.0, ALLOWED - gain) for gain in means.values())
         numbers = (round(value, 3) for value in (lost, min(means.values()), mean(kinds), *kinds))
-        yield Tried(variant.home_margin, variant.near, variant.far, *numbers)
+        yield Tried(variant.margin, variant.home_margin, variant.near, variant.far, *numbers)
 
 
 def worth(tried: Tried) -> float:

@@ -35,7 +35,7 @@ def prior_from_confusions(
     """Return the prior π with Mᵀπ ≈ the mean prediction ḡ, pulled towards the usual prior u; [B, C] for ḡ [B, C].
 
     Start from u, or from equal classes, and iterate π ← π∘(M·(ḡ/Mᵀπ)), then π ← (π + pull·u)/(1 + pull). The pull is
-    one number, or [B, 1].
+    one number, or [B, 1]. The first step keeps the sum of π at that of ḡ, which is 1.
 
     >>> M = torch.tensor([[0.8, 0.2], [0.4, 0.6]])
     >>> prior_from_confusions(M, torch.tensor([[0.5, 0.5]]), pull=0.0, iterations=500)  # class 0 is predicted too often
@@ -43,11 +43,11 @@ def prior_from_confusions(
     """
     u = np.full(mean.shape[1], 1 / mean.shape[1]) if usual is None else usual.numpy()
     weight = pull.double().numpy() if isinstance(pull, Tensor) else pull
-    m, wanted, pulled = confusions.double().numpy(), mean.double().numpy(), weight * u
+    m, wanted = confusions.double().numpy(), mean.double().numpy()
+    own, pulled = 1 / (1 + weight), weight / (1 + weight) * u
     prior = np.broadcast_to(u, wanted.shape)
     for _ in range(iterations):  # in NumPy: torch would wake its threads for each of these small products
-        prior = prior * ((wanted / np.maximum(prior @ m, LEAST)) @ m.T)
-        prior = (prior / prior.sum(1, keepdims=True) + pulled) / (1 + weight)
+        prior = own * prior * ((wanted / np.maximum(prior @ m, LEAST)) @ m.T) + pulled
     return torch.from_numpy(prior).to(mean)
 
 
