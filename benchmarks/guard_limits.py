@@ -1,9 +1,9 @@
 """Choose the guard's limits on source domains only, with LAME and T3A inside, and print them.
 
 The models and domains are those of benchmarks.itta_plus_selection; the streams are in random order, sorted and
-Dirichlet, in batches of 16. The rule: of all settings, keep those with the fewest points lost beyond half a point, summed
-over models, domains, streams and methods; of these, the one with the highest mean gain wins. The network runs once. The
-same command continues after an interruption. It writes guard_limits.csv to docs/results/records.
+Dirichlet, in batches of 16. The rule: of all settings, keep those with the fewest points lost beyond half a point,
+summed over models, domains, streams and methods; of these, the one with the highest mean gain wins. The network runs
+once. The same command continues after an interruption. It writes guard_limits.csv to docs/results/records.
 """
 
 from collections.abc import Iterator
