@@ -82,8 +82,6 @@ def variants() -> dict[str, Variant]:
         found[f"prototypes' weight {w:g}"] = usual._replace(weight=w)
     for m in (0.15, 0.3):
         found[f"margin {m:g}"] = usual._replace(margin=m)
-    for m in (0.0, 0.5, 3.0):
-        found[f"margin {m:g} for images like the sources"] = usual._replace(home_margin=m)
     found["no temperature"] = usual._replace(temperature=False)
     found["no neighbours"] = Variant(replace(rules, neighbours=False))
     for c in (0.0, 0.25, 0.5, 1.0):

@@ -3,12 +3,12 @@
 For every pair of domains of a data set: train on the two, and adapt to each of the others, in all kinds of streams, and
 to held-out images of the two with unequal classes. A user has the same before a target comes: sources to train on, and
 another source to try the constants on. Models of three domains, and models that learned to ignore styles, see about
-half of the distances between answers that these models see; so each setting also runs with half of them.
+half of the distances that these models see; so each setting also runs with half of the distances.
 The rule: a lost point counts twenty times. A cell is a model, a domain and a kind of stream, averaged over its draws.
 Of all combinations of values, the one with the highest mean of gain − 20·(points lost beyond half a point) wins.
-The limit for a new domain is the smallest value that no stream of one domain exceeds. The network runs once, and its
-outputs are kept, so the same command continues after an interruption. The tried values go to a CSV file, the chosen
-ones to a JSON file.
+The limit for a new domain is the smallest value that no stream of one domain exceeds. The network runs once; a setting
+then takes seconds. The same command continues after an interruption. The tried values go to a CSV file, the chosen ones
+to a JSON file.
 """
 
 import json
@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from rich.progress import track
 from torch import Tensor
 
 from benchmarks.command import run_command, write_rows
@@ -33,6 +32,7 @@ from itta.algorithms import Algorithm
 from itta.data.dataset import DomainDataset, JoinedImages, split
 from itta.data.streams import draw_order
 from itta.files import replace_text
+from itta.records import append_lines, read_lines
 from itta.run.source_data import class_shares
 from itta.seeds import derive_seed
 from itta.store.model import load
@@ -47,22 +47,22 @@ FEW = 150  # images of each domain, where there are several
 ALLOWED = -0.5  # points of a cell that count as no loss
 AVERSION = 20  # gained points that make up for a lost one
 CHANGES = (0.5, 1.0, 1.5, 2.0, 3.0)  # candidates for the limit
-MARGINS = (0.0, 0.15, 0.3, 0.5, 1.0)  # for all images
-HOME_MARGINS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)  # for images that look like the sources
-BANDS = ((1.1, 1.3), (1.1, 1.5), (1.0, 1.5), (1.2, 1.8))  # distances of the style: near, far
-CHOSEN = ("margin", "home_margin", "near", "far")
-SCALES = (1.0, 0.5)  # of the distances between answers: other models have smaller ones, see above
-EARLIER: dict[str, Any] = {  # chosen in earlier rounds
-    "weight": 0.25, "correction": 1.0, "pull": 1.2, "rise": 10.0, "usual": "between",
-    "stays": (0.5, 0.95), "low": 1.5, "high": 4.0,
-}  # fmt: skip
+GRID: dict[str, tuple[Any, ...]] = {
+    "weight": (0.25, 0.5),
+    "pull": (0.4, 0.6, 0.8, 1.0, 1.2),
+    "rise": (7.0, 10.0, 14.0, 20.0, 28.0),
+    "usual": ("between",),
+}
+SCALES = (1.0, 0.5)  # of the distances: other models have smaller ones, see below
+MARGINS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
+EARLIER = {"correction": 1.0, "stays": (0.5, 0.95), "low": 1.5, "high": 4.0}  # chosen in the second round
 
 
 @dataclass(frozen=True)
 class Options(ModelOptions):
     out: Path = Path("grid")  # outputs of the models along the streams
     images: int = 600  # of each domain
-    seeds: int = 2  # of the models: those of one seed alone decide by chance
+    seeds: int = 2  # of the models: those of one seed decide by chance
 
 
 class Evidence(NamedTuple):
@@ -76,10 +76,11 @@ class Evidence(NamedTuple):
 
 
 class Tried(NamedTuple):
+    weight: float
+    pull: float
+    rise: float
+    usual: str
     margin: float
-    home_margin: float
-    near: float
-    far: float
     lost: float  # points beyond the allowed ones, mean over cells
     worst: float  # cell, points
     mean: float  # of the kinds
@@ -174,29 +175,20 @@ def largest_jump(trained: Algorithm, styles: Tensor) -> float:
     return float(target.change.jumps(flat_styles(styles).numpy()).max())
 
 
-def settings() -> Iterator[Variant]:
-    """Yield the settings to try: the constants of earlier rounds, a margin, and one for images like the sources."""
-    before = Variant(Rules(**{k: v for k, v in EARLIER.items() if k != "weight"}), weight=EARLIER["weight"])
-    for margin, home_margin, (near, far) in product(MARGINS, HOME_MARGINS, BANDS):
-        yield before._replace(margin=margin, home_margin=home_margin, near=near, far=far)
-
-
-def score(found: list[Evidence]) -> Iterator[Tried]:
-    """Measure all settings along all streams: a margin needs no new diagnosis."""
-    tried = list(settings())
-    gains: list[dict[tuple[str, str], list[float]]] = [{} for _ in tried]
-    for (cell, kind, kept, known, _), scale in track(list(product(found, SCALES)), "streams"):
-        rules = replace(tried[0].rules, rise=scale * tried[0].rules.rise)
-        diagnosed = diagnose(kept, tried[0]._replace(rules=rules), known)
-        for variant, cells in zip(tried, gains):
-            answers = preferred(kept, variant, diagnosed)
-            cells.setdefault((kind, f"{cell}, {scale:g}"), []).append(points(answers, kept))
-    for variant, cells in zip(tried, gains):
+def score(found: list[Evidence], variant: Variant) -> Iterator[Tried]:
+    """Measure a setting with every margin: a margin needs no new diagnosis."""
+    gains: dict[float, dict[tuple[str, str], list[float]]] = {margin: {} for margin in MARGINS}
+    rules = variant.rules
+    for (cell, kind, kept, known, _), scale in product(found, SCALES):
+        diagnosed = diagnose(kept, variant._replace(rules=replace(rules, rise=scale * rules.rise)), known)
+        for margin, cells in gains.items():
+            cells.setdefault((kind, f"{cell}, {scale:g}"), []).append(points(preferred(kept, margin, *diagnosed), kept))
+    for margin, cells in gains.items():
         means = {key: mean(of) for key, of in cells.items()}
         kinds = [mean(gain for (kind, _), gain in means.items() if kind == k) for k in KINDS]
         lost = mean(max(0.0, ALLOWED - gain) for gain in means.values())
         numbers = (round(value, 3) for value in (lost, min(means.values()), mean(kinds), *kinds))
-        yield Tried(variant.margin, variant.home_margin, variant.near, variant.far, *numbers)
+        yield Tried(variant.weight, rules.pull, rules.rise, rules.usual, margin, *numbers)
 
 
 def worth(tried: Tried) -> float:
@@ -204,19 +196,28 @@ def worth(tried: Tried) -> float:
     return tried.mean - AVERSION * tried.lost
 
 
-def choose(found: list[Evidence]) -> tuple[dict[str, Any], list[Tried]]:
-    """Try all combinations; return the constants of the best, and everything that was tried."""
-    tried = list(score(found))
+def choose(found: list[Evidence], folder: Path) -> tuple[dict[str, Any], list[Tried]]:
+    """Try all combinations; return the constants of the best, and everything that was tried. The folder keeps it."""
+    tried: list[Tried] = []
+    for values in product(*GRID.values()):
+        file = folder / f"{'-'.join(map(str, values))}.jsonl"
+        if not file.is_file():
+            weight, *own = values
+            rules = Rules(**dict(zip(list(GRID)[1:], own)), **EARLIER)  # type: ignore[arg-type]
+            rows = [row._asdict() for row in score(found, Variant(rules, weight=weight))]
+            folder.mkdir(parents=True, exist_ok=True)
+            append_lines(file, rows)
+        tried += [Tried(**row) for row in read_lines(file)]
+        print(*max(tried, key=worth), flush=True)
     best = max(tried, key=worth)
-    print(best)
     jump = max(e.jump for e in found if e.kind in ONE)
     print("largest jump of the style on a stream of one domain", round(jump, 3))
     change = min(c for c in CHANGES if c > jump)
-    return {**{name: getattr(best, name) for name in CHOSEN}, **EARLIER, "change": change}, tried
+    return {**{name: getattr(best, name) for name in (*GRID, "margin")}, **EARLIER, "change": change}, tried
 
 
 def main(options: Options) -> None:
-    chosen, tried = choose(list(collect(options)))
+    chosen, tried = choose(list(collect(options)), options.out / "tried")
     write_rows(options.records / "itta_plus_selection.csv", tried, Tried._fields)
     replace_text(options.records / "itta_plus_selection.json", json.dumps(chosen, indent=2) + "\n")
     print(json.dumps(chosen))

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from itta.adapters import Adapter, adapt
 from itta.adapters.diagnosis import Diagnosis, Rules
-from itta.adapters.familiarity import Familiarity
 from itta.adapters.itta_plus import ANSWERS, ITTAPlus, Seen
-from itta.adapters.target_style import flat_styles, styles_of
+from itta.adapters.target_style import styles_of
 from itta.algorithms import Algorithm, Task, find_algorithm
 from itta.data.dataset import Images
 from itta.data.loaders import stream
@@ -26,8 +25,8 @@ from itta.hparams import default
 from itta.nn.backbone import Backbone
 
 Kept = dict[str, Tensor]
-"""labels [N], plain [N, C], features [N, d], the answers' logits by name, [N, C], the images before which itta+ has
-noticed a new domain, "new domains", and the distance of each image's style from the sources, "style distance"."""
+"""labels [N], plain [N, C], features [N, d], the answers' logits by name, [N, C], and the images before which itta+ has
+noticed a new domain, "new domains"."""
 
 
 class Looked(NamedTuple):
@@ -62,7 +61,6 @@ def keep(trained: Algorithm, looked: Looked, order: np.ndarray, batch: int) -> K
     kept["temperature"] = torch.tensor(adapter.temperature)
     kept["new domains"] = torch.zeros(0, dtype=torch.long)
     if adapter.style is not None:
-        kept["style distance"] = torch.from_numpy(adapter.sources.distances(flat_styles(looked.styles[rows]).numpy()))
         kept["new domains"], thetas = thetas_along(adapter, looked.styles[rows], batch)
         restyled = []
         for part, theta in zip(rows.split(64), thetas.split(64)):
@@ -90,7 +88,7 @@ def thetas_along(adapter: ITTAPlus, styles: Tensor, batch: int) -> tuple[Tensor,
     news, thetas, target = [], [], adapter.style
     assert target is not None
     for at, part in zip(range(0, len(styles), batch), styles.split(batch)):
-        if target.change.notice(flat_styles(part).numpy(), adapter.hp.change):
+        if target.change.notice(part, adapter.hp.change):
             target.forget()
             news.append(at)
         target.add(target.first, part, target.fade(len(part), adapter.hp.memory))
@@ -119,9 +117,6 @@ class Variant(NamedTuple):
     answers: tuple[str, ...] = ANSWERS
     weight: float = default(ITTAPlus.Hparams).weight
     margin: float = default(ITTAPlus.Hparams).margin
-    home_margin: float = default(ITTAPlus.Hparams).home_margin
-    near: float = default(ITTAPlus.Hparams).near
-    far: float = default(ITTAPlus.Hparams).far
     temperature: bool = True
     notice: bool = True  # changes of domain, in the diagnosis
 
@@ -145,51 +140,29 @@ def distances(kept: Kept, variant: Variant) -> Tensor | None:
     return total_variation(kept["plain answer"] * factor, kept["restyled answer"] * factor)
 
 
-class Diagnosed(NamedTuple):
-    """What the diagnosis makes of the averaged answers along a kept stream."""
-
-    posterior: Tensor  # log-probabilities [N, C]
-    kappa: Tensor  # [N]
-    pull: Tensor  # [N]
-
-
 def judge(kept: Kept, variant: Variant, known: dict[str, Tensor] | None, batch: int = 16) -> Tensor:
     """Return itta+'s answers along a kept stream, log-probabilities [N, C]."""
-    return preferred(kept, variant, diagnose(kept, variant, known, batch), batch)
+    return preferred(kept, variant.margin, *diagnose(kept, variant, known, batch))
 
 
-def preferred(kept: Kept, variant: Variant, diagnosed: Diagnosed, batch: int = 16) -> Tensor:
+def preferred(kept: Kept, margin: float, posterior: Tensor, kappa: Tensor) -> Tensor:
     """Return the answers of a diagnosis, [N, C], with the preference for the trained model's classes."""
-    margins = torch.full_like(diagnosed.kappa, variant.margin)
-    if variant.home_margin > 0 and "restyled" in variant.answers and "style distance" in kept:
-        home = variant.home_margin * familiarity(kept, variant, batch) * diagnosed.pull / variant.rules.pull
-        margins = torch.maximum(margins, home)
-    return prefer(diagnosed.posterior, kept["plain"], (margins * (1 - diagnosed.kappa)).unsqueeze(1))
+    return prefer(posterior, kept["plain"], margin * (1 - kappa).unsqueeze(1))
 
 
-def familiarity(kept: Kept, variant: Variant, batch: int) -> Tensor:
-    """Return g of each image along a kept stream, [N]."""
-    familiar = Familiarity(variant.near, variant.far, variant.rules.start, variant.rules.memory)
-    found, distances, news = [], kept["style distance"].numpy(), kept["new domains"].tolist()
-    for at in range(0, len(distances), batch):
-        if at in news:
-            familiar.reset()
-        found.append(familiar(distances[at : at + batch], variant.rules.ordered))
-    return torch.cat(found)
-
-
-def diagnose(kept: Kept, variant: Variant, known: dict[str, Tensor] | None, batch: int = 16) -> Diagnosed:
-    """Run the diagnosis along a kept stream."""
+def diagnose(kept: Kept, variant: Variant, known: dict[str, Tensor] | None, batch: int = 16) -> tuple[Tensor, Tensor]:
+    """Return the diagnosis' answers along a kept stream, log-probabilities [N, C], and κ, [N]."""
     averaged, far = average(kept, variant), distances(kept, variant)
-    diagnosis, found = Diagnosis(averaged.shape[1], variant.rules, known), []
+    diagnosis, answers, kappas = Diagnosis(averaged.shape[1], variant.rules, known), [], []
     news = kept["new domains"].tolist() if variant.notice else []
     starts = sorted({0, *news} if variant.rules.ordered else {0, *news, *range(0, len(averaged), batch)})
     for at, end in zip(starts, [*starts[1:], len(averaged)]):
         if at in news:
             diagnosis.forget()
         judged = diagnosis(averaged[at:end], None if far is None else far[at:end])
-        found.append(Diagnosed(judged.posterior, judged.kappa, judged.pull))
-    return Diagnosed(*(torch.cat(part) for part in zip(*found)))
+        answers.append(judged.posterior)
+        kappas.append(judged.kappa)
+    return torch.cat(answers), torch.cat(kappas)
 
 
 def points(answers: Tensor, kept: Kept) -> float:

@@ -55,10 +55,7 @@ def images(toy_batches: Batches) -> ToyImages:
 
 @pytest.mark.parametrize(
     "variant",
-    [
-        Variant(),
-        Variant(Rules(ordered=False), weight=1.0, margin=0.1, temperature=False, home_margin=0.3, near=1.0, far=9.0),
-    ],
+    [Variant(), Variant(Rules(ordered=False), weight=1.0, margin=0.0, temperature=False)],
     ids=("chosen", "other"),
 )
 @pytest.mark.parametrize("batch", [1, 16])
@@ -70,8 +67,7 @@ def test_the_replay_is_what_itta_plus_answers(
     kept = keep(model, look(model, images, order), order, batch)
     assert model.confusions is not None
     replayed = judge(kept, variant, model.confusions, batch)
-    names = ("weight", "margin", "temperature", "home_margin", "near", "far")
-    settings = {name: getattr(variant, name) for name in names}
+    settings = {"weight": variant.weight, "margin": variant.margin, "temperature": variant.temperature}
     adapter = adapt(model, "itta+", guard=False, ordered=variant.rules.ordered, **settings)
     assert isinstance(adapter, ITTAPlus)
     real = torch.cat([adapter(x) for x in (images.read(order).float() / 255).split(batch)])
@@ -96,9 +92,9 @@ def test_the_replay_is_what_the_others_answer(method: str, guard: bool, model: A
 
 def test_the_code_has_the_constants_that_the_selection_printed() -> None:
     chosen = json.loads((RECORDS / "itta_plus_selection.json").read_text())
-    assert list(chosen) == [*itta_plus_selection.CHOSEN, *itta_plus_selection.EARLIER, "change"]
+    assert list(chosen) == [*itta_plus_selection.GRID, "margin", *itta_plus_selection.EARLIER, "change"]
     rules = {name: getattr(Rules(), name) for name in chosen if hasattr(Rules(), name)}
-    assert set(chosen) - set(rules) == {"home_margin", "near", "far", "weight", "margin", "change"}
+    assert set(chosen) - set(rules) == {"weight", "margin", "change"}
     hp = default(find_adapter("itta+").Hparams)
     assert json.loads(json.dumps({name: getattr(hp, name) for name in chosen})) == chosen
     assert json.loads(json.dumps(rules)) == {name: chosen[name] for name in rules}
@@ -110,9 +106,11 @@ def test_the_selection_counts_a_lost_point_twenty_times() -> None:
     with (RECORDS / "itta_plus_selection.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     best = max(lines, key=lambda line: float(line["mean"]) - 20 * float(line["lost"]))
-    names = itta_plus_selection.CHOSEN
-    assert {name: float(best[name]) for name in names} == {name: chosen[name] for name in names}
-    assert len(lines) == len(list(itta_plus_selection.settings()))
+    assert {name: best[name] for name in ("weight", "pull", "usual", "margin")} == {
+        name: str(chosen[name]) for name in ("weight", "pull", "usual", "margin")
+    }
+    sizes = [len(values) for values in itta_plus_selection.GRID.values()]
+    assert len(lines) == np.prod(sizes) * len(itta_plus_selection.MARGINS)
 
 
 def test_the_guard_has_the_limits_that_the_command_printed() -> None:

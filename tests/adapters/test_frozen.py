@@ -18,7 +18,7 @@ Trained = Callable[..., Algorithm]
 FREEZES: dict[str, dict[str, Any]] = {
     "source": {},
     "itta": {"lr": 1e-2},
-    "itta+": {"neighbours": False, "home_margin": 20.0, "near": 1.0, "far": 60.0},
+    "itta+": {"neighbours": False},
     "t3a": {},
     "shot": {"lr": 1e-2},
     "note": {"lr": 1e-2, "every": 12},

@@ -65,13 +65,13 @@ def test_the_jump_is_its_definition(change: StyleChange) -> None:
 @pytest.mark.parametrize("shift", [{"mean": 3.0}, {"contrast": 4.0}])
 def test_a_new_domain_is_noticed_within_a_window(size: int, shift: dict[str, float], change: StyleChange) -> None:
     stream = torch.cat([styles(128, 5), styles(128, 6, **shift)])
-    noticed = [size * i for i, part in enumerate(stream.split(size)) if change.notice(flat_styles(part).numpy(), 1.5)]
+    noticed = [size * i for i, part in enumerate(stream.split(size)) if change.notice(part, 1.5)]
     assert len(noticed) == 1
     assert 128 <= noticed[0] + size - 1 <= 128 + max(WINDOW, size)
 
 
 def test_one_domain_has_no_jump(change: StyleChange) -> None:
-    assert not any(change.notice(flat_styles(part).numpy(), 1.5) for part in styles(2000, 7).split(10))
+    assert not any(change.notice(part, 1.5) for part in styles(2000, 7).split(10))
 
 
 def test_the_source_spread_is_that_within_domains(bank: StyleBank, change: StyleChange) -> None:
@@ -86,16 +86,12 @@ def test_a_state_continues(bank: StyleBank) -> None:
     one, other = (TargetStyle(bank, ["one"], like) for _ in range(2))
     for target, parts in ((one, styles(90, 8).split(9)), (other, ())):
         for part in parts:
-            target.change.notice(flat_styles(part).numpy(), 1.5)
+            target.change.notice(part, 1.5)
             target.add("one", part, target.fade(len(part), memory=50))
     other.load_state_dict(one.state_dict())
     torch.testing.assert_close(other.theta("one", 4.0, 0.5), one.theta("one", 4.0, 0.5))
     later = styles(9, 9, mean=6.0)
-    assert (
-        one.change.notice(flat_styles(later).numpy(), 1.5)
-        == other.change.notice(flat_styles(later).numpy(), 1.5)
-        is True
-    )
+    assert one.change.notice(later, 1.5) == other.change.notice(later, 1.5) is True
     one.reset()
     assert one.change.images == len(one.change.latest) == one.weight == 0
 

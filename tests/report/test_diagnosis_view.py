@@ -43,14 +43,6 @@ def test_the_order_is_described_in_words(history: tuple[Likeness, ...], expected
     assert expected in describe_order(replace(FOUND, history=history, new_domains=()))
 
 
-def test_the_style_is_described_in_words(a_stream: Callable[..., Stream]) -> None:
-    view, silent = (view_diagnosis(a_stream(diagnosis=replace(FOUND, distance=d))) for d in (2.34, None))
-    assert view is not None
-    assert view.text.endswith("2.3 times as far from the nearest source as its own images.")
-    assert silent is not None
-    assert "nearest source" not in silent.text
-
-
 def test_other_adapters_have_none(a_stream: Callable[..., Stream]) -> None:
     assert view_diagnosis(a_stream()) is None
 

@@ -31,8 +31,8 @@ class Rules:
     """The constants of a diagnosis; `ITTAPlus.Hparams` explains each."""
 
     correction: float = 1.0
-    pull: float = 1.2
-    rise: float = 10.0
+    pull: float = 0.8
+    rise: float = 14.0
     usual: Literal["equal", "between", "sources"] = "between"
     stays: tuple[float, ...] = (0.5, 0.95)
     low: float = 1.5
@@ -51,7 +51,6 @@ class Judged(NamedTuple):
     rho: Tensor
     kappa: Tensor
     prior: Tensor  # [C], in use for the last image
-    pull: Tensor  # of π̂ towards the usual classes, [B]
 
 
 class Diagnosis:
@@ -113,7 +112,7 @@ class Diagnosis:
         likelihood = own - means.log()
         voted = self.vote(likelihood, base, kappa)
         corrected, posterior = ((likelihood + b.log()).log_softmax(1).to(log_p) for b in (base, voted))
-        return Judged(corrected, posterior, rho, kappa, voted[-1], pulls)
+        return Judged(corrected, posterior, rho, kappa, voted[-1])
 
     def base(self, means: Tensor, pulls: Tensor) -> Tensor:
         """Return b, the prior without neighbours, for each mean answer [B, C] and pull [B]; [B, C]."""
@@ -126,13 +125,9 @@ class Diagnosis:
     def bias(self) -> Tensor:
         """Return the present correction of log-probabilities without neighbours, log b − log ḡ, [C]."""
         answered = self.answered.numpy()
-        mean = torch.from_numpy((answered + self.start * self.expected) / (float(answered.sum()) + self.start))
-        return self.base(mean[None], torch.tensor([self.present_pull]))[0].log() - mean.log()
-
-    @property
-    def present_pull(self) -> float:
-        """Return the pull after the latest image."""
-        return float(self.pull(self.distance / (float(self.answered.sum()) + self.start)))
+        images = float(answered.sum()) + self.start
+        mean = torch.from_numpy((answered + self.start * self.expected) / images)
+        return self.base(mean[None], torch.tensor([self.pull(self.distance / images)]))[0].log() - mean.log()
 
     def pull(self, distance: Any) -> Any:
         """Return the weight of the usual classes in π̂ for mean distances. Images that ḡ starts with have distance 0."""

@@ -37,27 +37,14 @@ class Frozen(nn.Module):
         return self.theta[block](z) if block in self.theta else z
 
 
-class Margin(nn.Module):
-    """The margin of each image, [B, 1], from the output of the block that the first added block comes after."""
-
-    def __init__(self, least: float, home: float, familiar: nn.Module | None) -> None:
-        super().__init__()
-        self.least, self.home, self.familiar = least, home, familiar
-
-    def forward(self, z: Tensor) -> Tensor:
-        assert self.familiar is not None
-        return (self.home * self.familiar(z)).clamp(min=self.least)
-
-
 class Combined(nn.Module):
     """The mean of several answers: without the added blocks, with them, and by prototypes; then a bias is added.
 
-    The prototypes' answer has the given weight, the others have weight 1. The first answer is preferred by a margin,
-    which is larger for images that look like the sources.
+    The prototypes' answer has the given weight, the others have weight 1. The first answer is preferred by the margin.
     """
 
     def __init__(
-        self, frozen: Frozen, temperature: float, prototypes: Tensor | None, weight: float, bias: Tensor, margin: Margin
+        self, frozen: Frozen, temperature: float, prototypes: Tensor | None, weight: float, bias: Tensor, margin: float
     ) -> None:
         super().__init__()
         self.frozen, self.temperature, self.weight, self.margin = frozen, temperature, weight, margin
@@ -66,17 +53,13 @@ class Combined(nn.Module):
         self.prototypes: Tensor | None
         self.register_buffer("bias", bias.to(like))
         self.register_buffer("prototypes", None if prototypes is None else prototypes.to(like))
-        self.to(like)
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         model, theta, n = self.frozen.model, self.frozen.theta, x.shape[0]
-        margins: list[Tensor | float] = [] if self.margin.familiar is not None else [self.margin.least]
 
         def run_both(block: str, z: Tensor) -> Tensor:
             """From the first added block on, run the batch without the added blocks and, behind it, with them."""
-            if block in theta and not margins:
-                margins.append(self.margin(z))
             return torch.cat([z[:n], theta[block](z[-n:])]) if block in theta else z
 
         features = model.features(x, run_both)
@@ -86,4 +69,4 @@ class Combined(nn.Module):
         if self.prototypes is not None:
             answers.append(F.normalize(plain) @ self.prototypes.T)
             weights.append(self.weight)
-        return prefer(log_mean_probability(answers, weights) + self.bias, answers[0], margins[0])
+        return prefer(log_mean_probability(answers, weights) + self.bias, answers[0], self.margin)

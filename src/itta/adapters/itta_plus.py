@@ -3,8 +3,7 @@
 Each image gets three answers: the trained model's; that of the same network with the target's style moved to the
 sources' (`TargetStyle`); and that of class prototypes (T3A, Iwasawa and Matsuo, NeurIPS 2021), as sure on average as
 the first. `Diagnosis` corrects their weighted mean by the class frequencies and, if neighbouring images tend to have
-the same class, by the answers to the images before. Images that look like the sources keep the trained model's class
-unless another is clearly more probable (`Familiarity`). How it was chosen and measured: docs/adapt/itta_plus.md.
+the same class, by the answers to the images before. How it was chosen and measured: docs/adapt/itta_plus.md.
 """
 
 from collections import deque
@@ -12,17 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itta.adapters.base import Adapter, Needs, check_at_least, check_shares
-from itta.adapters.diagnosis import LEAST, Diagnosis, Judged, Rules
-from itta.adapters.familiarity import Familiarity, FrozenFamiliarity, SourceStyles
-from itta.adapters.frozen import Combined, Frozen, Margin
+from itta.adapters.diagnosis import Diagnosis, Judged, Rules
+from itta.adapters.frozen import Combined, Frozen
 from itta.adapters.supports import Supports, has_prototypes
-from itta.adapters.target_style import TargetStyle, append_restyled, flat_styles, styles_of
+from itta.adapters.target_style import TargetStyle, append_restyled, styles_of
 from itta.errors import InputError
 from itta.functional.entropy import entropy, running_means, total_variation
 from itta.functional.preference import prefer
@@ -43,9 +40,6 @@ class Hparams:
     answers: tuple[str, ...] = hp(ANSWERS, "answers to average; an answer that the model cannot give is left out")
     weight: float = hp(0.25, "weight of the prototypes' answer; the other answers have weight 1")
     margin: float = hp(0.0, "m: in random order a class changes only if another is e^m times as probable")
-    home_margin: float = hp(1.5, "the same for images that look like the sources, where π̂ is pulled in full")
-    near: float = hp(1.1, "an image looks like the sources if its style is at most this far (theirs are 1) from one")
-    far: float = hp(1.3, "and it does not from this distance on")
     temperature: bool = hp(True, "divide logits by the temperature that was calibrated on held-out source images")
     correction: float = hp(Rules.correction, "c: share of the correction by class frequencies that is applied")
     pull: float = hp(Rules.pull, "largest weight of usual class frequencies in the estimate of the target's, π̂")
@@ -78,8 +72,7 @@ class ITTAPlus(Adapter):
     """p = (softmax(f_φ(f_θ(x))/T) + softmax(f_φ(f_Θ(f_θ(x)))/T) + w·softmax(s·cos(z, c_k)))/(2 + w), then `Diagnosis`.
 
     f_Θ is that of `TargetStyle`, T the temperature, c_k are T3A's prototypes, w is their weight, and the factor s gives
-    the third answer the mean entropy of the first. A margin makes the model's class e^((1−κ)·max(m, m_home·g·w)) times
-    as probable: g is the `Familiarity` of the image, and w the share of the largest pull that `Diagnosis` applies.
+    the third answer the mean entropy of the first. A margin m makes the model's class e^((1−κ)·m) times as probable.
     """
 
     name = "itta+"
@@ -103,7 +96,7 @@ class ITTAPlus(Adapter):
     def __init__(self, trained: Trained, hp: Any) -> None:
         super().__init__(trained, hp)
         check_at_least(1, hp, "memory", "window")
-        check_at_least(0, hp, "prior", "pull", "rise", "low", "change", "weight", "margin", "home_margin", "near")
+        check_at_least(0, hp, "prior", "pull", "rise", "low", "change", "weight", "margin")
         check_shares(hp, "correction", "strength")
         self.check_settings()
         self.onlooker: After = keep  # sees the outputs of the trained model's blocks
@@ -119,7 +112,6 @@ class ITTAPlus(Adapter):
         )  # fmt: skip
         self.stream = Diagnosis(self.model.n_classes, rules, known)
         self.style = self.make_style() if "restyled" in hp.answers else None
-        self.familiar = Familiarity(hp.near, hp.far, max(hp.prior, 1.0), hp.memory)
         self.supports = self.make_supports() if "prototypes" in hp.answers else None
         self.reset()
 
@@ -129,13 +121,10 @@ class ITTAPlus(Adapter):
             raise InputError(f"answers must name plain, and can name {' and '.join(ANSWERS[1:])}; got {hp.answers}.")
         if not hp.high > hp.low:
             raise InputError(f"high must be above low ({hp.low}), got {hp.high}.")
-        if not hp.far > hp.near:
-            raise InputError(f"far must be above near ({hp.near}), got {hp.far}.")
         if not hp.stays or not all(0 <= s < 1 for s in hp.stays):
             raise InputError(f"stays must name chances of at least 0 and below 1, got {hp.stays}.")
 
     def make_style(self) -> TargetStyle | None:
-        """Make f_Θ, and keep the styles of the sources after the block that it comes after first."""
         bank, backbone = self.model.style_bank, self.model.backbone
         if bank is None:
             self.left_out["restyled"] = "the model carries no style bank: changes of domain are not noticed either"
@@ -143,9 +132,7 @@ class ITTAPlus(Adapter):
         blocks = sorted(self.hp.blocks or backbone.block_names[:1], key=backbone.index)
         if not set(blocks) <= set(bank.mean):
             raise InputError(f"itta+ can restyle after {' and '.join(bank.mean)}, not after {', '.join(blocks)}.")
-        target = TargetStyle(bank, blocks, next(self.model.parameters()))
-        self.sources = SourceStyles(torch.stack([bank.mean[target.first], bank.std[target.first]], 1), bank.domain)
-        return target
+        return TargetStyle(bank, blocks, next(self.model.parameters()))
 
     def make_supports(self) -> Supports | None:
         head = self.model.head
@@ -158,12 +145,12 @@ class ITTAPlus(Adapter):
     def forward(self, x: Tensor) -> Tensor:
         seen = self.look(self.receive(x))
         found, styles = self.ask(seen)
-        if self.style is not None and self.style.change.notice(styles, self.hp.change):
+        if self.style is not None and self.style.change.notice(styles[0], self.hp.change):
             self.forget()  # and run again: to ask before the pass would let the host wait in every batch
             seen = self.restyle(self.style, *seen.start)
             found, _ = self.ask(seen)
         self.embeddings = seen.features
-        return self.judge(seen.plain, found, styles)
+        return self.judge(seen.plain, found)
 
     def look(self, x: Tensor) -> Seen:
         """Run the network, without f_Θ and with it; learn the style as if the domain were the same."""
@@ -205,17 +192,15 @@ class ITTAPlus(Adapter):
             self.style.forget()
         if self.supports is not None:
             self.supports.reset()
-        self.familiar.reset()
 
-    def ask(self, seen: Seen) -> tuple[dict[str, Tensor], np.ndarray]:
-        """Return the answers by name, and the `flat_styles` of the images. The host computes the rest."""
+    def ask(self, seen: Seen) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """Return the answers by name, and the styles. The host computes the rest."""
         given = {"plain": seen.plain, **({} if seen.restyled is None else {"restyled": seen.restyled})}
         given |= {} if self.supports is None else {"prototypes": self.ask_prototypes(self.supports, seen)}
         found = fetch(*given.values(), *seen.start[1:])
-        styles = flat_styles(found[-1]).numpy() if seen.start else np.zeros((len(seen.plain), 0))
-        return dict(zip(given, found)), styles
+        return dict(zip(given, found)), found[len(given) :]
 
-    def judge(self, plain: Tensor, found: dict[str, Tensor], styles: np.ndarray) -> Tensor:
+    def judge(self, plain: Tensor, found: dict[str, Tensor]) -> Tensor:
         """Average the answers, and diagnose the stream; log-probabilities [B, C]."""
         self.reference, self.seen = plain, self.seen + len(plain)
         answers = {name: logits / self.temperature for name, logits in found.items()}
@@ -226,23 +211,12 @@ class ITTAPlus(Adapter):
         stages = dict(zip(names, running_means(list(answers.values()), weights)))
         far = total_variation(answers["plain"], answers["restyled"]) if "restyled" in answers else None
         judged = self.stream(stages[names[-1]], far)
-        last = prefer(judged.posterior, found["plain"], self.margins(styles, judged))
+        margin = self.hp.margin * (1 - judged.kappa).unsqueeze(1) if self.hp.margin else 0.0
+        last = prefer(judged.posterior, found["plain"], margin)
         stages |= {"frequencies": judged.corrected, "neighbours": judged.posterior, "too close": last}
         self.note(stages, judged)
         self.fetched = last, found["plain"]
         return send(last, plain.device)
-
-    def margins(self, styles: np.ndarray, judged: Judged) -> Tensor:
-        """Return the margin of each image, [B, 1]; the styles are those after the block that f_Θ comes after first."""
-        margins = torch.full_like(judged.kappa, self.hp.margin)
-        if self.style is not None:
-            familiar = self.familiar(self.sources.distances(styles), self.hp.ordered)
-            margins = torch.maximum(margins, self.home(familiar, judged.pull))
-        return (margins * (1 - judged.kappa)).unsqueeze(1)
-
-    def home(self, familiar: Tensor | float, pull: Tensor | float) -> Any:
-        """Return the margin of images that look like the sources: m_home·g·w."""
-        return self.hp.home_margin * familiar * pull / max(self.hp.pull, LEAST)
 
     def ask_prototypes(self, supports: Supports, seen: Seen) -> Tensor:
         """Return the prototypes' scores. The batch joins the supports."""
@@ -271,7 +245,6 @@ class ITTAPlus(Adapter):
             "images": self.seen,
             "rho": self.stream.rho,
             "kappa": self.stream.kappa,
-            "distance": None if self.style is None else self.familiar.distance,  # of the style from the sources
             "prior": dict(zip(self.model.classes, self.prior.tolist())),
             "changed": dict(self.changed),  # step -> images with another class after it
             "new domains": list(self.changes),  # images seen at each noticed change of domain
@@ -292,9 +265,7 @@ class ITTAPlus(Adapter):
         if self.style is not None:
             shapes = self.model.backbone.block_shapes(self.model.image_size)
             network = Frozen(self.name, self.model, self.style.modules(shapes, self.hp.prior, self.hp.strength))
-        familiar = None if self.style is None else FrozenFamiliarity(self.sources, self.familiar)
-        margin = Margin(self.hp.margin, self.home(1.0, self.stream.present_pull), familiar)
-        return Combined(network, self.temperature, prototypes, self.hp.weight, self.stream.bias(), margin)
+        return Combined(network, self.temperature, prototypes, self.hp.weight, self.stream.bias(), self.hp.margin)
 
     def reset(self) -> None:
         like, classes = next(self.model.parameters()), self.model.n_classes
@@ -320,6 +291,6 @@ class ITTAPlus(Adapter):
             part.load_state_dict(without_prefix(f"{name}.", state))
         self.seen, self.sharpness = int(state["numbers"][0]), float(state["numbers"][1])
 
-    def parts(self) -> dict[str, Diagnosis | TargetStyle | Supports | Familiarity]:
-        found = {"stream": self.stream, "style": self.style, "supports": self.supports, "familiar": self.familiar}
+    def parts(self) -> dict[str, Diagnosis | TargetStyle | Supports]:
+        found = {"stream": self.stream, "style": self.style, "supports": self.supports}
         return {name: part for name, part in found.items() if part is not None}

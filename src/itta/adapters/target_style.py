@@ -97,9 +97,9 @@ class StyleChange:
         zeros = np.zeros_like(self.within)
         self.images, self.sum, self.squares, self.latest = 0, zeros, zeros, np.zeros((0, len(zeros)))
 
-    def notice(self, rows: np.ndarray, limit: float) -> bool:
-        """Take in the `flat_styles` of a batch, [B, 2·C]; tell whether they jump by more than the limit."""
-        found = False
+    def notice(self, styles: Tensor, limit: float) -> bool:
+        """Take in the styles of a batch, [B, 2, C]; tell whether they jump by more than the limit."""
+        rows, found = flat_styles(styles).numpy(), False
         while len(rows) > 0:
             over = (self.jumps(rows) > limit).nonzero()[0]
             n = int(over[0]) + 1 if len(over) else len(rows)

@@ -80,8 +80,7 @@ def tell_diagnosis(adapter: Adapter) -> Diagnosed | None:
     if found is None:
         return None
     history = tuple(Likeness(**entry) for entry in found["history"])
-    changes = tuple(found["new domains"])
-    return Diagnosed(history, found["prior"], found["changed"], changes, found["left out"], found["distance"])
+    return Diagnosed(history, found["prior"], found["changed"], tuple(found["new domains"]), found["left out"])
 
 
 def guard_events(adapter: Adapter) -> tuple[Event, ...]:

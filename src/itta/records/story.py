@@ -58,7 +58,6 @@ class Diagnosed:
     changed: Mapping[str, Count]  # step -> images with another class after it
     new_domains: tuple[Count, ...] = ()  # images seen at each noticed change of domain
     left_out: Mapping[str, str] = field(default_factory=dict)  # part -> reason
-    distance: Finite | None = None  # of the style from the nearest source, at the end; about 1 in the sources
 
 
 @dataclass(frozen=True)

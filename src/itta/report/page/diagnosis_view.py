@@ -15,8 +15,7 @@ STEPS = {
     "prototypes": "the prototypes' answer, averaged in",
     "frequencies": "the class frequencies of the stream, and the bias of the model",
     "neighbours": "the images before",
-    "too close": "the margin: a class that is hardly more probable does not replace the trained model's, above all on "
-    "images that look like the sources",
+    "too close": "the margin: a class that is hardly more probable does not replace the trained model's",
 }
 
 
@@ -36,8 +35,9 @@ def view_diagnosis(stream: Stream) -> DiagnosisView | None:
     if found is None:
         return None
     left_out = [f"Left out: {part}. Reason: {reason}." for part, reason in found.left_out.items()]
-    text = f"{describe_order(found)}{describe_style(found)}"
-    return DiagnosisView(text, likeness_chart(found), change_table(stream, found), prior_table(stream, found), left_out)
+    return DiagnosisView(
+        describe_order(found), likeness_chart(found), change_table(stream, found), prior_table(stream, found), left_out
+    )
 
 
 def describe_order(found: Diagnosed) -> str:
@@ -53,13 +53,6 @@ def describe_order(found: Diagnosed) -> str:
         weight = "in full" if kappa == 1 else f"with weight κ = {kappa:.2f}"
         order = f"Neighbouring images were {rho:.2f} times as alike as chance (ρ), so they counted {weight} at the end."
     return f"{order} {change}"
-
-
-def describe_style(found: Diagnosed) -> str:
-    """Say in words how far the style is from the sources."""
-    if found.distance is None:
-        return ""
-    return f" The style of the images was {found.distance:.1f} times as far from the nearest source as its own images."
 
 
 def likeness_chart(found: Diagnosed) -> Chart | None:
