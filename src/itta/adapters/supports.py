@@ -29,12 +29,13 @@ class Supports:
 
     def add(self, z: Tensor, logits: Tensor) -> None:
         """Add features under the labels that the head predicts, and drop those with the highest entropy."""
-        label, h, z = logits.argmax(1), entropy(logits), F.normalize(z)
+        label, h = logits.argmax(1), entropy(logits)
         if self.most == -1:
-            self.kept[:, 0].index_add_(0, label, z)
+            self.kept[:, 0].index_add_(0, label, F.normalize(z))
             return
         if z.device.type == "cpu" and not (h < self.entropy.amax(1)[label]).any():
             return  # as in most batches of a long stream; the host need not wait to know it
+        z = F.normalize(z)
         classes, slots = self.entropy.shape
         own = label == torch.arange(classes, device=z.device).unsqueeze(1)  # [C, B]
         pool = torch.cat([self.entropy, torch.where(own, h, torch.inf)], 1)  # [C, M + B]
