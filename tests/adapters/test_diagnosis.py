@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from itta.adapters.diagnosis import LEAK, NOISE, Diagnosis, Rules
+from itta.adapters.diagnosis import LEAK, NOISE, ROWS, Diagnosis, Rules, fading_sums
 from itta.functional.priors import prior_from_confusions
 
 
@@ -188,3 +189,14 @@ def test_without_distances_the_whole_pull_counts_whatever_its_rise() -> None:
     found = [Diagnosis(3, Rules(rise=rise))(p).posterior for rise in (0.0, 10.0)]
     assert torch.isfinite(found[0]).all()
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("rows", [1, 5, ROWS, 2 * ROWS + 3])
+def test_fading_sums_are_those_of_one_row_after_another(rows: int) -> None:
+    drawn = np.random.RandomState(rows)
+    before, new = drawn.rand(3), drawn.rand(rows, 3)
+    total, expected = before, []
+    for row in new:
+        total = 0.97 * total + row
+        expected.append(total)
+    np.testing.assert_allclose(fading_sums(before, new, 0.97), expected, rtol=1e-12)
