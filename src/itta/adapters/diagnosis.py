@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itta.functional.priors import prior_from_confusions
+from itta.functional.priors import explaining_prior
 
 LEAST = 1e-12  # of a number that is divided by
 NOISE = 1e-4  # smallest variance of a likeness: a few equal answers prove nothing
@@ -73,83 +73,84 @@ class Diagnosis:
     preferred as far as frequent classes do.
 
     The images of a batch count one after another; with ``ordered=False`` each batch counts as one step, with its mean
-    answer. Everything runs on the CPU in double precision: the arrays are [B, C], small beside a network.
+    answer. Everything runs on the CPU in double precision, and in NumPy, whose calls cost less: the arrays are [B, C],
+    small beside a network.
     """
 
     def __init__(self, classes: int, rules: Rules, known: Mapping[str, Tensor] | None = None) -> None:
         """Take along the facts about the model that its sources gave: its "mean" answers, and the classes' "prior"."""
         self.classes, self.rules, known = classes, rules, known or {}
-        self.confusions = known.get("mean", torch.eye(classes)).detach().float().cpu()
-        self.usual = usual_classes(rules.usual, known.get("prior", torch.ones(classes)))
-        self.expected = (self.usual @ self.confusions.double()).numpy()  # mean answer to the usual classes
+        self.confusions = known.get("mean", torch.eye(classes)).detach().double().cpu().numpy()
+        self.usual = usual_classes(rules.usual, known.get("prior", torch.ones(classes))).numpy()
+        self.expected = self.usual @ self.confusions  # mean answer to the usual classes
         self.stays = np.array(rules.stays)[:, None]
         self.reset()
 
     def reset(self) -> None:
         chains = len(self.rules.stays)
-        self.answered = torch.zeros(self.classes, dtype=torch.double)  # fading sum of the answers
+        self.answered = np.zeros(self.classes)  # fading sum of the answers
         self.distance = 0.0  # fading sum of the distances; inf: there are none
         self.start = self.rules.start  # images of the usual classes that ḡ starts with; they fade as well
-        self.previous = torch.zeros(self.classes, dtype=torch.double)  # the last answer, or batch mean
-        self.chains = torch.full((chains, self.classes), 1 / self.classes, dtype=torch.double)
-        self.evidence = torch.zeros(chains, dtype=torch.double)  # log-likelihood of each chain
+        self.previous = np.zeros(self.classes)  # the last answer, or batch mean
+        self.chains = np.full((chains, self.classes), 1 / self.classes)
+        self.evidence = np.zeros(chains)  # log-likelihood of each chain
         self.likeness = np.zeros(6)  # Σw, Σw², Σδ, Σδ², Σ⟨p_{t−1}, p_t⟩, Σ⟨ḡ, p_t⟩
 
     def forget(self) -> None:
         """Forget the mean answer, as in a new domain; the likeness of neighbours stays known."""
-        self.answered, self.start, self.distance = torch.zeros_like(self.answered), self.rules.start, 0.0
+        self.answered, self.start, self.distance = np.zeros_like(self.answered), self.rules.start, 0.0
 
     def __call__(self, log_p: Tensor, distances: Tensor | None = None) -> Judged:
         """Take in the answers to a batch, log-probabilities [B, C], and correct them.
 
         A distance says how far an image is from the sources, from 0 to 1; [B].
         """
-        own = log_p.detach().double().cpu().log_softmax(1)  # rounding aside, they are normalised already
-        p = own.exp()
+        own = normalised(log_p.detach().double().cpu().numpy())  # rounding aside, they are so already
         far = None if distances is None else distances.detach().double().cpu().numpy()
-        means, pulls, rho, kappa = self.take_in(p.numpy(), far)
+        means, pulls, rho, kappa = self.take_in(np.exp(own), far)
         base = self.base(means, pulls)
-        likelihood = own - means.log()
+        likelihood = own - log(means)
         voted = self.vote(likelihood, base, kappa)
-        corrected, posterior = ((likelihood + b.log()).log_softmax(1).to(log_p) for b in (base, voted))
-        return Judged(corrected, posterior, rho, kappa, voted[-1])
+        corrected, posterior = (torch.from_numpy(normalised(likelihood + log(b))).to(log_p) for b in (base, voted))
+        return Judged(corrected, posterior, *(torch.from_numpy(of) for of in (rho, kappa, voted[-1])))
 
-    def base(self, means: Tensor, pulls: Tensor) -> Tensor:
+    def base(self, means: np.ndarray, pulls: np.ndarray) -> np.ndarray:
         """Return b, the prior without neighbours, for each mean answer [B, C] and pull [B]; [B, C]."""
-        pull = pulls.float().unsqueeze(1)
-        prior = prior_from_confusions(self.confusions, means.float(), pull, self.usual.float()).double()
-        bayes = prior * (prior @ self.confusions.double()) / torch.from_numpy(self.expected)
-        found = means ** (1 - self.rules.correction) * bayes**self.rules.correction
-        return found / found.sum(1, keepdim=True)
+        prior = explaining_prior(self.confusions, means, pulls[:, None], self.usual)
+        bayes = prior * (prior @ self.confusions) / self.expected
+        c = self.rules.correction
+        found: np.ndarray = bayes if c == 1 else means ** (1 - c) * bayes**c
+        return found / found.sum(1, keepdims=True)
 
     def bias(self) -> Tensor:
         """Return the present correction of log-probabilities without neighbours, log b − log ḡ, [C]."""
-        answered = self.answered.numpy()
-        images = float(answered.sum()) + self.start
-        mean = torch.from_numpy((answered + self.start * self.expected) / images)
-        return self.base(mean[None], torch.tensor([self.pull(self.distance / images)]))[0].log() - mean.log()
+        images = self.answered.sum() + self.start
+        mean = (self.answered + self.start * self.expected) / images
+        return torch.from_numpy(
+            log(self.base(mean[None], self.pull(np.array([self.distance / images])))[0]) - log(mean)
+        )
 
     def pull(self, distance: Any) -> Any:
         """Return the weight of the usual classes in π̂ for mean distances. Images that ḡ starts with have distance 0."""
         with np.errstate(invalid="ignore"):  # 0·∞ is not a number, and the whole pull counts
             return np.fmin(self.rules.pull, self.rules.rise * np.asarray(distance))
 
-    def take_in(self, p: np.ndarray, far: np.ndarray | None) -> tuple[Tensor, ...]:
+    def take_in(self, p: np.ndarray, far: np.ndarray | None) -> tuple[np.ndarray, ...]:
         """Return ḡ [B, C], the pull [B], ρ [B] and κ [B] at each image; the image itself is included."""
         known, away = (True, far) if far is not None and math.isfinite(self.distance) else (False, np.zeros(len(p)))
         n, rows, away = (1, p, away) if self.rules.ordered else (len(p), p.mean(0)[None], away.sum()[None])
         kept, images = self.kept(n), np.full((len(rows), 1), float(n))  # of each step
         numbers = [self.answered.sum(), self.start, self.distance if known else 0.0]
-        before = np.concatenate([self.answered.numpy(), numbers])
+        before = np.concatenate([self.answered, numbers])
         sums = fading_sums(before, np.concatenate([n * rows, images, 0 * images, away[:, None]], 1), kept)
         answered, (total, start, distance) = sums[:, :-3], sums[:, -3:].T
         distance = distance if known else np.full(len(sums), math.inf)
         likeness = self.compare(rows, np.concatenate([before[None], sums[:-1]])[:, :-2], kept)
-        self.answered, self.start, self.distance = torch.from_numpy(answered[-1].copy()), start[-1], distance[-1]
-        self.previous, self.likeness = torch.from_numpy(rows[-1].copy()), likeness[-1]
+        self.answered, self.start, self.distance = answered[-1].copy(), start[-1], distance[-1]
+        self.previous, self.likeness = rows[-1].copy(), likeness[-1]
         means = (answered + start[:, None] * self.expected) / (total + start)[:, None]
         found = means, self.pull(distance / (total + start)), rho_of(likeness), self.kappa_of(likeness)
-        return (*(torch.from_numpy(np.repeat(of, n, axis=0)) for of in found),)
+        return tuple(np.repeat(of, n, axis=0) for of in found)
 
     def compare(self, rows: np.ndarray, before: np.ndarray, kept: float) -> np.ndarray:
         """Return the sums of the likeness after each step, [S, 6]; ``before``: answers and images so far, [S, C + 1].
@@ -157,7 +158,7 @@ class Diagnosis:
         The first answer of all, and the first one in a new domain, have nothing to be compared with.
         """
         first = 0 if before[0, -1] > 0 else 1
-        earlier = np.concatenate([self.previous.numpy()[None], rows])[first:-1]
+        earlier = np.concatenate([self.previous[None], rows])[first:-1]
         alike = (rows[first:] * earlier).sum(1)
         chance = (rows[first:] * before[first:, :-1]).sum(1) / before[first:, -1]
         one, more = np.ones_like(alike), alike - chance
@@ -190,10 +191,10 @@ class Diagnosis:
         z = mean / (np.sqrt(variance / n) * (1 + 4 / n))  # wider while few images are known
         return np.clip((z - self.rules.low) / (self.rules.high - self.rules.low), 0.0, 1.0) * (weight > 0)
 
-    def vote(self, likelihood: Tensor, base: Tensor, kappa: Tensor) -> Tensor:
+    def vote(self, likelihood: np.ndarray, bases: np.ndarray, kappa: np.ndarray) -> np.ndarray:
         """Return the prior in use at each image, κ·v + (1 − κ)·b, [B, C]; the chains take the images in."""
-        like = (likelihood - likelihood.amax(1, keepdim=True)).exp().numpy()
-        chains, bases, kappas = self.chains.numpy(), base.numpy(), kappa.numpy()[:, None]
+        like = np.exp(likelihood - likelihood.max(1, keepdims=True))
+        chains, kappas = self.chains, kappa[:, None]
         steps, n = (len(like), 1) if self.rules.ordered else (1, len(like))
         predicted = ((1 - self.stays) * bases[:, None]).reshape(steps, n, *chains.shape)
         total = np.empty((*predicted.shape[:3], 1))
@@ -203,23 +204,40 @@ class Diagnosis:
             np.add.reduce(joint, 2, keepdims=True, out=sums)
             joint /= sums
             chains = (1 - LEAK) * (joint[0] if n == 1 else joint.mean(0)) + LEAK / self.classes
-        start, found = self.evidence.numpy(), np.log(total[..., 0]).sum(1)  # [K], [steps, K]
+        start, found = self.evidence, np.log(total[..., 0]).sum(1)  # [K], [steps, K]
         evidence = np.concatenate([start[None], fading_sums(start, found, self.kept(n))])
         weights = np.exp(evidence[:-1] - evidence[:-1].max(1, keepdims=True))[:, None, :, None]  # [steps, 1, K, 1]
         voted = ((weights * predicted).sum(2) / weights.sum(2)).reshape(bases.shape)
-        self.chains, self.evidence = torch.from_numpy(chains.copy()), torch.from_numpy(evidence[-1].copy())
-        return torch.from_numpy(np.where(kappas > 0, kappas * voted + (1 - kappas) * bases, bases))
+        self.chains, self.evidence = chains, evidence[-1].copy()
+        return np.where(kappas > 0, kappas * voted + (1 - kappas) * bases, bases)
 
     def state_dict(self) -> dict[str, Tensor]:
-        tensors = {name: getattr(self, name).clone() for name in STATE}
+        tensors = {name: torch.from_numpy(getattr(self, name).copy()) for name in STATE}
         numbers = {"numbers": [self.start, *self.likeness], "distance": self.distance}
         return {**tensors, **{name: torch.tensor(of, dtype=torch.double) for name, of in numbers.items()}}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         for name in STATE:
-            setattr(self, name, state[name].clone())
+            setattr(self, name, state[name].numpy().copy())
         self.start, self.likeness = float(state["numbers"][0]), state["numbers"][1:].numpy().copy()
         self.distance = float(state["distance"])
+
+
+def log(p: np.ndarray) -> np.ndarray:
+    """Return logarithms; a class that is impossible has −∞."""
+    with np.errstate(divide="ignore"):
+        return np.log(p)
+
+
+def normalised(log_p: np.ndarray) -> np.ndarray:
+    """Return log-probabilities, [B, C], for logarithms of their multiples.
+
+    >>> np.exp(normalised(np.log([[2.0, 6.0]])))
+    array([[0.25, 0.75]])
+    """
+    shifted = log_p - log_p.max(1, keepdims=True)
+    found: np.ndarray = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    return found
 
 
 def fading_sums(before: np.ndarray, new: np.ndarray, kept: float) -> np.ndarray:

@@ -43,12 +43,19 @@ def prior_from_confusions(
     """
     u = np.full(mean.shape[1], 1 / mean.shape[1]) if usual is None else usual.numpy()
     weight = pull.double().numpy() if isinstance(pull, Tensor) else pull
-    m, wanted = confusions.double().numpy(), mean.double().numpy()
-    own, pulled = 1 / (1 + weight), weight / (1 + weight) * u
-    prior = np.broadcast_to(u, wanted.shape)
-    for _ in range(iterations):  # in NumPy: torch would wake its threads for each of these small products
+    found = explaining_prior(confusions.double().numpy(), mean.double().numpy(), weight, u, iterations)
+    return torch.from_numpy(found).to(mean)
+
+
+def explaining_prior(
+    m: np.ndarray, wanted: np.ndarray, pull: float | np.ndarray, usual: np.ndarray, iterations: int = 20
+) -> np.ndarray:
+    """Do the same in NumPy: torch would wake its threads for each of these small products."""
+    own, pulled = 1 / (1 + pull), pull / (1 + pull) * usual
+    prior = np.broadcast_to(usual, wanted.shape)
+    for _ in range(iterations):
         prior = own * prior * ((wanted / np.maximum(prior @ m, LEAST)) @ m.T) + pulled
-    return torch.from_numpy(prior).to(mean)
+    return prior
 
 
 def calibrated_temperature(logits: Tensor, labels: Tensor, low: float = 0.2, high: float = 5.0) -> float:
