@@ -45,7 +45,9 @@ def log_mean_probability(answers: Sequence[Tensor], weights: Sequence[float] | N
     >>> log_mean_probability([torch.tensor([[0.0, 0.0]]), torch.tensor([[200.0, 0.0]])]).exp()
     tensor([[0.7500, 0.2500]])
     """
-    return weighted([logits.log_softmax(1) for logits in answers], weights or [1.0] * len(answers))
+    given = weights or [1.0] * len(answers)
+    shares = answers[0].new_tensor([w / sum(given) for w in given]).log().view(-1, 1, 1)
+    return (torch.stack([logits.log_softmax(1) for logits in answers]) + shares).logsumexp(0)
 
 
 def running_means(answers: Sequence[Tensor], weights: Sequence[float]) -> list[Tensor]:
@@ -58,13 +60,6 @@ def running_means(answers: Sequence[Tensor], weights: Sequence[float]) -> list[T
     shares = answers[0].new_tensor(weights).view(-1, 1, 1)
     log_p = torch.stack(list(answers)).log_softmax(2)
     return list((log_p + shares.log()).logcumsumexp(0) - shares.cumsum(0).log())
-
-
-def weighted(log_p: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Return the weighted mean of log-probabilities, [B, C] each, as log-probabilities."""
-    total = sum(weights)
-    shares = log_p[0].new_tensor([w / total for w in weights]).log().view(-1, 1, 1)
-    return (torch.stack(list(log_p)) + shares).logsumexp(0)
 
 
 def total_variation(logits: Tensor, others: Tensor) -> Tensor:
