@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from itta.adapters import find_adapter
 from itta.hparams import default
 from itta.records import Record
 from itta.records.collection import collect_records
@@ -41,6 +40,8 @@ def is_evaluation(record: Record, adaptation: Adaptation, name: str, order: str)
     """Tell whether a record is what is asked: the adapter, its settings, the order and the size of the batches."""
     if name == "source":
         return record.adapter == name
+    from itta.adapters import find_adapter  # torch: a status without such records needs none
+
     stream = {"order": order, "batch_size": adaptation.batch_size}
     if record.adapter.removeprefix(GUARDED) != name or not has_settings(record.stream, stream):
         return False
