@@ -50,7 +50,7 @@ def prior_from_confusions(
 def explaining_prior(
     m: np.ndarray, wanted: np.ndarray, pull: float | np.ndarray, usual: np.ndarray, iterations: int = 20
 ) -> np.ndarray:
-    """Do the same in NumPy: torch would wake its threads for each of these small products."""
+    """Do what `prior_from_confusions` does, in NumPy: torch would wake its threads for each of these small products."""
     own, pulled = 1 / (1 + pull), pull / (1 + pull) * usual
     prior = np.broadcast_to(usual, wanted.shape)
     for _ in range(iterations):
