@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from itta.adapters import Adapter, adapt
 from itta.adapters.diagnosis import Diagnosis, Rules
+from itta.adapters.frequencies import UNKNOWN, Frequencies
 from itta.adapters.itta_plus import ANSWERS, ITTAPlus, Seen
 from itta.adapters.target_style import styles_of
 from itta.algorithms import Algorithm, Task, find_algorithm
@@ -150,10 +151,16 @@ def preferred(kept: Kept, margin: float, posterior: Tensor, kappa: Tensor) -> Te
     return prefer(posterior, kept["plain"], margin * (1 - kappa).unsqueeze(1))
 
 
-def diagnose(kept: Kept, variant: Variant, known: dict[str, Tensor] | None, batch: int = 16) -> tuple[Tensor, Tensor]:
+def diagnose(
+    kept: Kept,
+    variant: Variant,
+    known: dict[str, Tensor] | None,
+    batch: int = 16,
+    frequencies: Frequencies = UNKNOWN,
+) -> tuple[Tensor, Tensor]:
     """Return the diagnosis' answers along a kept stream, log-probabilities [N, C], and κ, [N]."""
     averaged, far = average(kept, variant), distances(kept, variant)
-    diagnosis, answers, kappas = Diagnosis(averaged.shape[1], variant.rules, known), [], []
+    diagnosis, answers, kappas = Diagnosis(averaged.shape[1], variant.rules, known, frequencies), [], []
     news = kept["new domains"].tolist() if variant.notice else []
     starts = sorted({0, *news} if variant.rules.ordered else {0, *news, *range(0, len(averaged), batch)})
     for at, end in zip(starts, [*starts[1:], len(averaged)]):

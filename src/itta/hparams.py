@@ -125,11 +125,15 @@ def parse(name: str, value: Any, hint: Any) -> Any:
 
 
 def parse_list(name: str, value: Any, kind: type) -> tuple[Any, ...]:
-    """Read a list of names or numbers.
+    """Read a list of names or numbers; the entries of a dictionary become names.
 
     >>> parse_list("stays", "0.5,0.95", float), parse_list("blocks", ("layer3",), str)
     ((0.5, 0.95), ('layer3',))
+    >>> parse_list("frequencies", {"dog": 31, "cat": 12}, str)
+    ('dog:31', 'cat:12')
     """
+    if isinstance(value, Mapping):
+        value = tuple(f"{name}:{of}" for name, of in value.items())
     if isinstance(value, str):
         value = tuple(v for v in value.split(",") if v)
     if kind in (int, float) and isinstance(value, (tuple, list)):

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from itta.adapters.frequencies import UNKNOWN, Frequencies
 from itta.functional.priors import explaining_prior
 
 LEAST = 1e-12  # of a number that is divided by
@@ -62,6 +63,9 @@ class Diagnosis:
     that is further away, so the pull grows with that distance: it is min(pull, rise·d̄), with d̄ the mean of the
     distances that come with the answers. Without distances, it is the whole pull.
 
+    Class frequencies that the user knows take the place of π̂. Of counted images, n_c of class c and N in all, the
+    estimate counts as m more: (n_c + m·π̂_c)/(N + m). The images that ḡ starts with have these frequencies, too.
+
     Likeness: δ_t = ⟨p_{t−1}, p_t⟩ − ⟨ā, p_t⟩ is 0 on average if the order is random, whatever the classes. z is the
     mean of δ over its standard error, κ = clip((z − low)/(high − low), 0, 1), and ρ = Σ⟨p_{t−1}, p_t⟩/Σ⟨ā, p_t⟩.
     Base prior: b ∝ ḡ^(1−c)·(π̂∘Mᵀπ̂/Mᵀu)^c, with M the confusions, u the usual classes and c the correction. Bayes' rule
@@ -77,12 +81,16 @@ class Diagnosis:
     small beside a network.
     """
 
-    def __init__(self, classes: int, rules: Rules, known: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(
+        self, classes: int, rules: Rules, known: Mapping[str, Tensor] | None = None, frequencies: Frequencies = UNKNOWN
+    ) -> None:
         """Take along the facts about the model that its sources gave: its "mean" answers, and the classes' "prior"."""
         self.classes, self.rules, known = classes, rules, known or {}
         self.confusions = known.get("mean", torch.eye(classes)).detach().double().cpu().numpy()
         self.usual = usual_classes(rules.usual, known.get("prior", torch.ones(classes))).numpy()
         self.expected = self.usual @ self.confusions  # mean answer to the usual classes
+        self.frequencies = frequencies
+        self.awaited = frequencies.with_estimate(self.usual) @ self.confusions  # mean answer before any image came
         self.stays = np.array(rules.stays)[:, None]
         self.reset()
 
@@ -116,7 +124,8 @@ class Diagnosis:
 
     def base(self, means: np.ndarray, pulls: np.ndarray) -> np.ndarray:
         """Return b, the prior without neighbours, for each mean answer [B, C] and pull [B]; [B, C]."""
-        prior = explaining_prior(self.confusions, means, pulls[:, None], self.usual)
+        estimate = explaining_prior(self.confusions, means, pulls[:, None], self.usual)
+        prior = self.frequencies.with_estimate(estimate)
         bayes = prior * (prior @ self.confusions) / self.expected
         c = self.rules.correction
         found: np.ndarray = bayes if c == 1 else means ** (1 - c) * bayes**c
@@ -125,7 +134,7 @@ class Diagnosis:
     def bias(self) -> Tensor:
         """Return the present correction of log-probabilities without neighbours, log b − log ḡ, [C]."""
         images = self.answered.sum() + self.start
-        mean = (self.answered + self.start * self.expected) / images
+        mean = (self.answered + self.start * self.awaited) / images
         return torch.from_numpy(
             log(self.base(mean[None], self.pull(np.array([self.distance / images])))[0]) - log(mean)
         )
@@ -148,7 +157,7 @@ class Diagnosis:
         likeness = self.compare(rows, np.concatenate([before[None], sums[:-1]])[:, :-2], kept)
         self.answered, self.start, self.distance = answered[-1].copy(), start[-1], distance[-1]
         self.previous, self.likeness = rows[-1].copy(), likeness[-1]
-        means = (answered + start[:, None] * self.expected) / (total + start)[:, None]
+        means = (answered + start[:, None] * self.awaited) / (total + start)[:, None]
         found = means, self.pull(distance / (total + start)), rho_of(likeness), self.kappa_of(likeness)
         return tuple(np.repeat(of, n, axis=0) for of in found)
 

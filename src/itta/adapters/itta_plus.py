@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from itta.adapters.base import Adapter, Needs, check_at_least, check_shares
 from itta.adapters.diagnosis import Diagnosis, Judged, Rules
+from itta.adapters.frequencies import read_frequencies
 from itta.adapters.frozen import Combined, Frozen
 from itta.adapters.supports import Supports, has_prototypes
 from itta.adapters.target_style import TargetStyle, append_restyled, styles_of
@@ -45,6 +46,7 @@ class Hparams:
     pull: float = hp(Rules.pull, "largest weight of usual class frequencies in the estimate of the target's, π̂")
     rise: float = hp(Rules.rise, "growth of that weight with the distance between plain and restyled answers")
     usual: Literal["equal", "between", "sources"] = hp(Rules.usual, "class frequencies to expect; sources: theirs")
+    frequencies: tuple[str, ...] = hp((), "class:number, if you know how often classes come: shares, or counted images")
     neighbours: bool = hp(Rules.neighbours, "use the answers to the images before, if neighbours are alike")
     low: float = hp(Rules.low, "standard errors beyond chance at which neighbours begin to count")
     high: float = hp(Rules.high, "standard errors beyond chance at which neighbours count in full")
@@ -110,7 +112,8 @@ class ITTAPlus(Adapter):
             hp.correction, hp.pull, hp.rise, hp.usual, hp.stays, hp.low, hp.high, hp.memory, max(hp.prior, 1.0),
             hp.ordered, hp.neighbours,
         )  # fmt: skip
-        self.stream = Diagnosis(self.model.n_classes, rules, known)
+        frequencies = read_frequencies(hp.frequencies, self.model.classes)
+        self.stream = Diagnosis(self.model.n_classes, rules, known, frequencies)
         self.style = self.make_style() if "restyled" in hp.answers else None
         self.supports = self.make_supports() if "prototypes" in hp.answers else None
         self.reset()

@@ -81,5 +81,6 @@ def prior_table(stream: Stream, found: Diagnosed) -> Table:
     ranked = sorted(found.prior.items(), key=lambda item: -item[1])
     rows = [[name, percent(share), percent(shares.get(name, 0.0))] for name, share in ranked[:MOST_CLASSES]]
     notes = [f"And {len(ranked) - MOST_CLASSES:,} more classes."] if len(ranked) > MOST_CLASSES else []
+    notes.append("They are estimated from the answers, unless you tell them: --set frequencies=class:number,…")
     title = "Class frequencies in use. The prior weighs the answer to the last image; neighbours are part of it."
     return Table(title, ["class", "prior, %", "of all answers, %"], rows, notes=notes)
