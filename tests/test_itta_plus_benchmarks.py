@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import guard_limits, itta_plus_grid, itta_plus_selection
+from benchmarks import guard_limits, itta_plus_bounds, itta_plus_grid, itta_plus_selection
 from benchmarks.replay import Variant, as_images, features_model, judge, keep, look, run
 from itta.adapters import Guard, adapt, find_adapter
 from itta.adapters.diagnosis import Rules
+from itta.adapters.frequencies import ESTIMATE_COUNTS_AS, Frequencies
 from itta.adapters.itta_plus import ITTAPlus
 from itta.algorithms import Algorithm
 from itta.algorithms.base import Batch
@@ -124,3 +125,56 @@ def test_the_guard_has_the_limits_that_the_command_printed() -> None:
 def test_every_variant_of_the_ablation_is_another() -> None:
     variants = itta_plus_grid.variants()
     assert len({str(v) for v in variants.values()}) >= len(variants) - 2  # chosen values are there twice
+
+
+@pytest.fixture
+def evidence(model: Algorithm, images: ToyImages) -> list[itta_plus_selection.Evidence]:
+    """One stream of each kind; unequal classes for Zipf's law."""
+    found, classes = [], np.bincount(images.labels)
+    for kind in (*itta_plus_selection.ONE, *itta_plus_selection.SEVERAL):
+        order = np.random.RandomState(0).permutation(len(images))
+        if kind.startswith("zipf"):
+            order = order[images.labels[order] <= np.argmax(classes)]
+        kept = keep(model, look(model, images, order), order, 16)
+        noise = 3 * torch.randn(kept["plain"].shape, generator=torch.Generator().manual_seed(0))
+        kept |= {name: kept[name].clamp(-1, 1) + noise for name in kept if name == "plain" or name.endswith("answer")}
+        found.append(itta_plus_selection.Evidence("toys-a+b-erm-0@c", kind, kept, dict(model.confusions or {}), 0.0))
+    return found
+
+
+def test_the_bounds_have_a_row_for_each_margin_and_each_thing_to_know(
+    evidence: list[itta_plus_selection.Evidence],
+) -> None:
+    rows = {row.setting: row for row in itta_plus_bounds.source_rows(evidence)}
+    first = evidence[0]
+    right = (judge(first.kept, Variant(), first.known).argmax(1) == first.kept["labels"]).double().mean()
+    before = (first.kept["plain"].argmax(1) == first.kept["labels"]).double().mean()
+    assert rows["itta+"].iid == pytest.approx(100 * float(right - before), abs=0.01)
+    assert len(rows) == len(itta_plus_bounds.MARGINS) + len(itta_plus_bounds.COUNTED) + 2 + 2 * 4
+    assert rows["true class frequencies"].zipf2 > rows["itta+"].zipf2
+    assert rows["true confusions"][2:] != rows["itta+"][2:] != rows["margin 0.7"][2:]
+    targets = [row.setting for row in itta_plus_bounds.target_rows(evidence)]
+    assert targets == [name for name in rows if name in targets]
+    assert targets[0] == "itta+"
+    assert len(targets) == 5
+
+
+def test_counted_images_are_drawn_from_the_stream_and_always_the_same(
+    evidence: list[itta_plus_selection.Evidence],
+) -> None:
+    labels = evidence[0].kept["labels"].numpy()
+    counted = itta_plus_bounds.count(20)(evidence[0], labels)
+    assert isinstance(counted, Frequencies)
+    assert counted.counted.sum() == 20
+    again = itta_plus_bounds.count(20)(evidence[0], labels)
+    assert isinstance(again, Frequencies)
+    np.testing.assert_array_equal(counted.counted, again.counted)
+    assert itta_plus_bounds.cell_of(evidence[0]) == "toys-a+b-erm@c"
+
+
+def test_the_estimate_counts_as_much_as_the_record_chose() -> None:
+    with (RECORDS / "itta_plus_bounds.csv").open(newline="") as file:
+        names = itta_plus_bounds.Row._fields[2:]
+        lines = [{**line, **{name: float(line[name]) for name in names}} for line in csv.DictReader(file)]
+    rows = [itta_plus_bounds.Row(**line) for line in lines]  # type: ignore[arg-type]
+    assert itta_plus_bounds.choose(rows) == ESTIMATE_COUNTS_AS

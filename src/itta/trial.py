@@ -16,6 +16,7 @@ LATER: dict[str, Any] = {
     "regime": "large",
     "run_seed": None,
     "fingerprint": "",
+    "weights_digest": "",
     "allow_missing_classes": False,
     "schedule": "constant",
     "warmup": 0,
@@ -39,6 +40,7 @@ class Trial(TrainSettings):
     run_seed: int | None = field(default=None, kw_only=True)  # DomainBed's, in a sweep
     precision: Precision = field(default="float32", kw_only=True)  # in which the network computes
     fingerprint: str = field(default="", kw_only=True)  # digest of the data; a data set known by name has none
+    weights_digest: str = field(default="", kw_only=True)  # of the file of weights that training starts from
 
     def __post_init__(self) -> None:
         self.check()
@@ -57,6 +59,8 @@ class Trial(TrainSettings):
         values = asdict(self)
         if self.fingerprint:
             del values["dataset"]  # a path, which may be spelled in several ways
+        if self.weights_digest:
+            del values["weights"]  # likewise
         text = json.dumps(without_defaults(values), sort_keys=True)
         return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
@@ -76,8 +80,9 @@ class Trial(TrainSettings):
     def differences(self, other: "Trial") -> list[str]:
         """Name the fields in which another trial differs; the spelling of a path counts only without a digest."""
         names = [f.name for f in fields(Trial) if getattr(self, f.name) != getattr(other, f.name)]
-        same_data = self.fingerprint and self.fingerprint == other.fingerprint
-        return [name for name in names if not (name == "dataset" and same_data)]
+        digests = {"dataset": "fingerprint", "weights": "weights_digest"}
+        same = {name for name, of in digests.items() if getattr(self, of) and getattr(self, of) == getattr(other, of)}
+        return [name for name in names if name not in same]
 
     def to_json(self) -> dict[str, Any]:
         domains = {"train_domains": list(self.train_domains), "test_domains": list(self.test_domains)}

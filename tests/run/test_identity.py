@@ -8,13 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import itta
 from itta.cli import main
-from itta.data import open_data
+from itta.data import load_dataset, open_data
 from itta.data.target import open_target
+from itta.errors import InputError
+from itta.nn import make_backbone
+from itta.nn.weights import digest_of
 from itta.run import job as module
 from itta.run import workbench
+from itta.run.directory import refuse_another
 from itta.run.job import Job, perform
 from itta.settings import DataAccess
 from itta.store.model import read_description
@@ -127,3 +133,64 @@ def test_four_spellings_are_one_trial(photos: Path, tmp_path: Path, monkeypatch,
     ).read_bytes()
     cells = json.loads(run_itta("report", *(f"run-{i}" for i in range(4)), "--json"))["cells"]
     assert {c["n"] for c in cells if c["n"]} == {1}  # counted once
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    state = {name: value.contiguous() for name, value in make_backbone("small_cnn", "none", 16).state_dict().items()}
+    save_file(state, tmp_path / "start.safetensors")
+    return tmp_path / "start.safetensors"
+
+
+def test_a_file_of_weights_is_named_by_its_content(weights: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copy(weights, tmp_path / "copy.safetensors"))
+    here, there = (
+        Trial("emoji", "erm", ("twemoji",), weights=str(path), weights_digest=digest_of(str(path)))
+        for path in (weights, copy)
+    )
+    assert (here.key, here.seed) == (there.key, there.seed)
+    assert here.differences(there) == []
+    other = replace(there, weights_digest="0" * 20)
+    assert other.key != here.key
+    assert here.differences(other) == ["weights", "weights_digest"]
+    assert digest_of("imagenet") == digest_of(str(tmp_path / "missing.pth")) == ""
+    assert "weights_digest" not in Trial("emoji", "erm", ("twemoji",)).to_json()  # keys of earlier trials stay valid
+    (tmp_path / "empty.pth").touch()
+    assert digest_of(str(tmp_path / "empty.pth")) == ""  # read_weights says what is wrong with it
+
+
+@pytest.mark.slow
+def test_a_training_and_a_sweep_go_on_with_moved_weights(weights: Path, photos: Path, tmp_path: Path, capsys) -> None:
+    tiny = ["--backbone", "small_cnn", "--image-size", "16", "--steps", "1", "--set", "batch_size=4", "--json"]
+    run, out = tmp_path / "run", tmp_path / "sweep"
+    words = ["train", str(photos), "--target", "night", "--out", str(run), "--no-page", *tiny, "--weights"]
+    assert main([*words, str(weights)]) == 0
+    moved = Path(shutil.move(weights, tmp_path / "moved.safetensors"))
+    before = (run / "model.safetensors").stat().st_mtime_ns
+    assert main([*words, str(moved)]) == 0
+    assert (run / "model.safetensors").stat().st_mtime_ns == before  # nothing was trained again
+    swept = ["sweep", str(photos), "--algorithms", "erm", "--targets", "night", "--slots", "1", *tiny, "--weights"]
+    assert main([*swept, str(moved), "--out", str(out), "--yes"]) == 0
+    back = Path(shutil.copy(moved, weights))
+    capsys.readouterr()
+    assert main([*swept, str(back), "--out", str(tmp_path / "other"), "--elsewhere", str(out), "--dry-run"]) == 0
+    assert json.loads(capsys.readouterr().out)["done"] == 1
+    other = make_backbone("small_cnn", "none", 16)
+    save_file({name: value.contiguous() for name, value in other.state_dict().items()}, moved)
+    assert main([*words, str(moved)]) == 2
+    assert "holds another trial (it differs in weights)" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_training_of_an_earlier_version_goes_on_with_its_weights(weights: Path, photos: Path, tmp_path: Path) -> None:
+    """It had no digest of the file, only its path."""
+    trial = Trial(
+        str(photos), "erm", ("dawn", "noon"), ("night",), steps=1, backbone="small_cnn", weights=str(weights),
+        image_size=16, overrides={"batch_size": 4}, fingerprint=load_dataset(photos, image_size=16).fingerprint,
+    )  # fmt: skip
+    perform(Job(trial, tmp_path / "run"))
+    now = replace(trial, weights_digest=digest_of(str(weights)))
+    assert refuse_another(tmp_path / "run", now) == trial
+    with pytest.raises(InputError, match="it differs in weights"):
+        refuse_another(tmp_path / "run", replace(now, weights="imagenet", weights_digest=""))

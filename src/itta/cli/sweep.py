@@ -104,6 +104,7 @@ def sweep(
         dry_run: Count the trials and estimate the time; train nothing.
         json: Print the result as JSON.
     """
+    from itta.nn.weights import digest_of
     from itta.sweep.engines import ENGINES, EngineOptions, choose_devices
     from itta.sweep.engines.local import slots_here, threads_each
     from itta.sweep.launch import LaunchSettings, check_sweep, open_sweep_data, run_sweep
@@ -139,6 +140,7 @@ def sweep(
         eval_every=eval_every,
         adaptation=Adaptation(tuple(dict.fromkeys(adapters)), by_adapter(adapter_set), at, batch_size, orders),
         fingerprints=opened.fingerprints,
+        weights_digest=digest_of(weights),
         precision=compute.precision,
         elsewhere=tuple(str(path.resolve()) for path in elsewhere),
         **shared,

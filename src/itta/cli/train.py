@@ -85,6 +85,7 @@ def train(
     from itta.data.loaders import use_workers
     from itta.explain.run_story import tell_training, write_run_page
     from itta.nn.device import resolve_device
+    from itta.nn.weights import digest_of
     from itta.run.source_data import without_stand_ins
     from itta.run.train import train as run
     from itta.trial import Trial
@@ -115,6 +116,7 @@ def train(
             **parse_settings(settings),
         },
         fingerprint=dataset.fingerprint,
+        weights_digest=digest_of(training.weights),
         precision=compute.precision,
         **training.shared(),
     )

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from itta.errors import InputError, first_line
+from itta.files import checksum
 from itta.nn.backbone import Backbone
 from itta.nn.efficientnet import from_wheel_names
 
@@ -65,6 +66,12 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             f"{path} must hold a state dict (names to tensors), got {type(state).__name__}: save that one."
         )
     return dict(state)
+
+
+def digest_of(weights: str) -> str:
+    """Return the checksum of a weights file, which names it wherever it lies; weights known by name have none."""
+    path = Path(weights)
+    return checksum(path)[:20] if path.is_file() and path.stat().st_size else ""
 
 
 def load_weights(backbone: Backbone, state: Mapping[str, Tensor], source: str) -> None:

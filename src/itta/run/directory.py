@@ -13,6 +13,7 @@ from itta.trial import Trial
 
 LOCK = ".lock"
 TRIAL = "trial.json"
+DIGESTS = {"fingerprint": "data", "dataset": "data", "weights_digest": "weights"}  # field -> its name in an error
 
 
 @contextmanager
@@ -29,21 +30,23 @@ def alone(out: Path, patience: float = 0.0) -> Iterator[None]:
 def refuse_another(out: Path, trial: Trial) -> Trial:
     """Refuse a directory in which another trial began; return the trial to go on with.
 
-    A directory of an earlier version names its data by a path instead of a digest. If that path leads to the same
-    place, and all else agrees, the trial goes on under its old key and seed.
+    A directory of an earlier version names its data, or the weights it started from, by a path instead of a digest. If
+    that path leads to the same place, and all else agrees, the trial goes on under its old key and seed.
     """
     path = out / TRIAL
     if not path.is_file():
         return trial
     held = read_trial(path)
+    same: set[str] = set()
     if not held.fingerprint and same_place(held.dataset, trial.dataset):
-        differing = [name for name in held.differences(trial) if name not in ("fingerprint", "dataset")]
-    else:
-        differing = held.differences(trial)
+        same |= {"fingerprint", "dataset"}
+    if not held.weights_digest and same_place(held.weights, trial.weights):
+        same |= {"weights_digest", "weights"}
+    differing = [name for name in held.differences(trial) if name not in same]
     if differing and not began(out):
         return trial  # a mistake stopped the command that wrote it; this may be the command without the mistake
     if differing:
-        names = ", ".join("data" if name == "fingerprint" else name for name in differing)
+        names = ", ".join(dict.fromkeys(DIGESTS.get(name, name) for name in differing))
         older = " A training that began before there were recipes goes on with --recipe none."
         raise InputError(
             f"{out} holds another trial (it differs in {names}): choose another --out, or delete it."

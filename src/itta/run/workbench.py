@@ -22,6 +22,7 @@ from itta.data.torch_datasets import DatasetImages, from_torch
 from itta.errors import InputError
 from itta.nn import BACKBONES, Backbone, BackboneEntry
 from itta.nn.device import resolve_device
+from itta.nn.weights import digest_of
 from itta.progress import ReportProgress, silent
 from itta.recipes import find_recipe, follow
 from itta.registry import class_name
@@ -76,6 +77,7 @@ def train(
             trial_seed=seed,
             run_seed=derive_seed(seed, "itta.train"),  # the same whatever the data are read from
             fingerprint=dataset.fingerprint,
+            weights_digest=digest_of(followed.weights),
             overrides={**recipe.hparams(method, followed), **settings},
             precision=precision,
             **(followed.shared() | {"image_size": dataset.image_size, "backbone": network}),

@@ -1,8 +1,6 @@
 """Tensors on disk: one safetensors file, written at once, with facts as JSON in its header."""
 
-import hashlib
 import json
-import mmap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from itta.errors import InputError, first_line
-from itta.files import complete, refuse_pipe
+from itta.files import checksum, complete, refuse_pipe
 from itta.schema import parse_json
 
 
@@ -23,12 +21,6 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
     with complete(path, "tensors") as temporary:
         save_file({k: v.cpu().contiguous() for k, v in tensors.items()}, temporary, {"json": json.dumps(metadata)})
         return checksum(temporary)
-
-
-def checksum(path: Path) -> str:
-    """Return the SHA-256 of a file, which is mapped: its pages stay in memory for the reader that comes next."""
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return hashlib.sha256(data).hexdigest()
 
 
 def load_tensors(path: Path, sha256: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:

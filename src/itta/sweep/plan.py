@@ -44,6 +44,7 @@ class Sweep(TrainSettings):
     eval_every: int = 300
     adaptation: Adaptation = field(default_factory=Adaptation)
     fingerprints: Mapping[str, str] = field(default_factory=dict)  # path -> digest of its images
+    weights_digest: str = ""
     precision: Precision = "float32"
     elsewhere: Names = ()  # files and folders with records of trials that ran elsewhere
 
@@ -96,6 +97,7 @@ class Sweep(TrainSettings):
             overrides={**self.by_method.get(algorithm, {}), **self.overrides},
             run_seed=run_seed(data, algorithm, kept_out, hparams_seed, trial_seed),
             fingerprint=self.fingerprints.get(data, ""),
+            weights_digest=self.weights_digest,
             precision=self.precision,
             **self.shared(),
         )
