@@ -196,27 +196,31 @@ def along_target(trial: Trial, folder: Path, dataset: DomainDataset, images: int
             yield Evidence(cell, s.kind, kept, trained.confusions or {}, 0.0)
 
 
-def table(title: str, found: Iterable[Row]) -> str:
+def table(title: str, found: Iterable[Row], meaning: str) -> str:
     lines = [[r.setting, *(f"{v:+.1f}" for v in r[2:10]), f"{r.below:.1f}"] for r in found]
     heads = ["setting", "random order", "Zipf 1", "Zipf 2", "sorted", "Dirichlet", "several domains"]
     heads += ["worst cell, random", "worst cell, Zipf", "several domains below −0.5, %"]
-    return f"### {title}\n\n{Table(title, heads, lines).to_markdown()}"
+    return f"### {title}\n\n{Table(title, heads, lines).to_markdown()}\n\n{meaning}"
+
+
+def tables(rows: Sequence[Row]) -> str:
+    sources = [r for r in rows if r.domains == "sources" and "estimate" not in r.setting]
+    weights = [r for r in rows if "estimate" in r.setting]
+    targets = [r for r in rows if r.domains == "targets"]
+    parts = (
+        table("On source domains", sources, "A margin loses less and gains less. Counted images gain more."),
+        table("How much the estimate counts", weights, f"The rule takes {choose(rows):g} images."),
+        table("On targets", targets, "Counted images gain there as well."),
+    )
+    return "\n\n".join(parts)
 
 
 def main(options: Options) -> None:
     found = [e for e in collect(options) if e.kind in (*ONE, *SEVERAL)]
-    rows = list(source_rows(found))
-    rows += target_rows(list(collect_targets(options)))
+    rows = [*source_rows(found), *target_rows(list(collect_targets(options)))]
     write_rows(options.records / "itta_plus_bounds.csv", rows, Row._fields)
-    text = "\n\n".join(
-        (
-            table("On source domains", (r for r in rows if r.domains == "sources" and "estimate" not in r.setting)),
-            table("How much the estimate counts", (r for r in rows if "estimate" in r.setting)),
-            table("On targets", (r for r in rows if r.domains == "targets")),
-        )
-    )
-    write_between(options.page, "itta_plus_bounds", text)
-    print(f"{text}\n\nchosen: the estimate counts as {choose(rows):g} images")
+    write_between(options.page, "itta_plus_bounds", tables(rows))
+    print(tables(rows))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,19 @@ import pytest
 from itta.algorithms import ALGORITHMS
 from itta.algorithms.base import Hparams
 from itta.errors import InputError
-from itta.hparams import choice, default, hp, override, parse, parse_settings, power, sample, uniform
+from itta.hparams import (
+    choice,
+    default,
+    hp,
+    later_defaults,
+    override,
+    parse,
+    parse_settings,
+    power,
+    recorded,
+    sample,
+    uniform,
+)
 
 
 def test_defaults_are_domainbeds() -> None:
@@ -140,3 +152,14 @@ def test_wrong_settings(text: str) -> None:
 def test_settings() -> None:
     assert parse_settings(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
     assert parse("blocks", "a,,b,", tuple[str, ...]) == ("a", "b")
+
+
+def test_a_younger_field_is_recorded_only_if_it_is_set() -> None:
+    @dataclass(frozen=True)
+    class Grown:
+        rate: float = hp(0.1, "an old field")
+        names: tuple[str, ...] = hp((), "a younger field", later=True)
+
+    assert recorded(Grown()) == {"rate": 0.1}
+    assert recorded(Grown(names=("a",))) == {"rate": 0.1, "names": ("a",)}
+    assert later_defaults(Grown) == {"names": ()}

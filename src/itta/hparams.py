@@ -58,14 +58,31 @@ def choice(*values: Any) -> Draw:
 
 
 def hp(
-    default: Any, doc: str, search: Draw | None = None, drawn_as: str = "", **regimes: tuple[Any, Draw | None]
+    default: Any,
+    doc: str,
+    search: Draw | None = None,
+    drawn_as: str = "",
+    later: bool = False,
+    **regimes: tuple[Any, Draw | None],
 ) -> Any:
     """Declare a field. ``small=(default, search)`` or ``domainnet=…`` declares a regime that differs.
 
-    ``drawn_as`` is DomainBed's name of the field, if Python does not allow that name. It seeds the draw.
+    ``drawn_as`` is DomainBed's name of the field, if Python does not allow that name. It seeds the draw. ``later``: the
+    field is younger than published records, so its default is not recorded, and old and new records agree.
     """
-    metadata = {"doc": doc, "search": search, "drawn_as": drawn_as, "regimes": regimes}
+    metadata = {"doc": doc, "search": search, "drawn_as": drawn_as, "later": later, "regimes": regimes}
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def recorded(hparams: Any) -> dict[str, Any]:
+    """Return the values by name, as records have them."""
+    values, younger = dataclasses.asdict(hparams), later_defaults(type(hparams))
+    return {name: value for name, value in values.items() if name not in younger or value != younger[name]}
+
+
+def later_defaults(cls: Any) -> dict[str, Any]:
+    """Return the fields that records leave out at their defaults, with these."""
+    return {f.name: f.default for f in fields(cls) if f.metadata.get("later")}
 
 
 def default(cls: type[T], regime: Regime = "large", **overrides: Any) -> T:

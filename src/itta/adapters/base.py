@@ -4,7 +4,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from itta.errors import InputError, InputWarning
 from itta.functional.extremes import extremes
 from itta.functional.transfers import send
+from itta.hparams import recorded
 from itta.models.trained import Trained, frozen_copy, with_fast_backbone
 from itta.nn.batch_norm import has_batch_norm
 from itta.nn.optimizer import with_prefix, without_prefix
@@ -161,7 +162,7 @@ class Adapter(nn.Module):
 
     def describe(self) -> dict[str, Any]:
         """Return the settings as plain values."""
-        return asdict(self.hp)
+        return recorded(self.hp)
 
     @property
     def last_loss(self) -> float:

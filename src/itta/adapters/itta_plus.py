@@ -46,7 +46,7 @@ class Hparams:
     pull: float = hp(Rules.pull, "largest weight of usual class frequencies in the estimate of the target's, π̂")
     rise: float = hp(Rules.rise, "growth of that weight with the distance between plain and restyled answers")
     usual: Literal["equal", "between", "sources"] = hp(Rules.usual, "class frequencies to expect; sources: theirs")
-    frequencies: tuple[str, ...] = hp((), "class:number, if you know how often classes come: shares, or counted images")
+    frequencies: tuple[str, ...] = hp((), "class:number, how often classes come: shares, or counted images", later=True)
     neighbours: bool = hp(Rules.neighbours, "use the answers to the images before, if neighbours are alike")
     low: float = hp(Rules.low, "standard errors beyond chance at which neighbours begin to count")
     high: float = hp(Rules.high, "standard errors beyond chance at which neighbours count in full")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from itta.hparams import default
+from itta.hparams import default, later_defaults
 from itta.records import Record
 from itta.records.collection import collect_records
 from itta.records.values import has_settings
@@ -27,9 +27,9 @@ def read_elsewhere(paths: Sequence[str]) -> Recorded:
     return found
 
 
-def is_done(trial: Trial, recorded: Recorded, adaptation: Adaptation) -> bool:
+def is_done(trial: Trial, known: Recorded, adaptation: Adaptation) -> bool:
     """Tell whether the records hold the end of a trial's training, and everything that is asked of its model."""
-    found = recorded.get(trial.key, ())
+    found = known.get(trial.key, ())
     trained = any(r.adapter == "source" and r.step == trial.steps for r in found)
     return trained and all(
         any(is_evaluation(r, adaptation, name, order) for r in found) for name, order in adaptation.labels.values()
@@ -45,5 +45,6 @@ def is_evaluation(record: Record, adaptation: Adaptation, name: str, order: str)
     stream = {"order": order, "batch_size": adaptation.batch_size}
     if record.adapter.removeprefix(GUARDED) != name or not has_settings(record.stream, stream):
         return False
-    wanted = default(find_adapter(name).Hparams, **adaptation.settings.get(name, {}))
-    return has_settings(record.adapter_hparams, asdict(wanted))
+    hparams = find_adapter(name).Hparams
+    wanted = default(hparams, **adaptation.settings.get(name, {}))
+    return has_settings({**later_defaults(hparams), **record.adapter_hparams}, asdict(wanted))
