@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -151,7 +152,11 @@ def test_check_from_the_page_to_the_verdict(
             writer.writerow([plan["id"], s["number"], s["image"], Path(s["image"]).name.split("-")[0]])
     verdict = run_itta(*words, "--labels", out / "labels.csv")
     assert "20 of 20 planned labels" in " ".join(verdict.split())
+    setting = re.search(r"--set (frequencies=\S+)", " ".join(verdict.split()))
+    assert setting is not None
+    run_itta("predict", trained_model, unlabelled, "--out", tmp_path / "told.csv", "--set", setting[1])
     checked = json.loads(run_itta(*words, "--labels", out / "labels.csv", "--json"))
+    assert setting[1].count(":") == sum(n > 0 for n in checked["counted"].values())
     assert checked["labels"] == 20
     assert checked["verdict"]["decision"] in ("helps", "hurts", "undecided", "equal")
     assert checked["before"]["low"] <= checked["before"]["value"] <= checked["before"]["high"]

@@ -12,6 +12,8 @@ def test_changed_images_decide_and_strata_are_weighted() -> None:
     assert (checked.labels, checked.planned) == (25, 30)
     assert (checked.verdict.decision, checked.verdict.labels, checked.verdict.changed) == ("helps", 15, 40)
     assert (checked.before.value, checked.after.value) == (0.8, 1.0)
+    assert checked.counted == {"cat": 12, "dog": 3}  # 0.8 of the images are of the stratum "sure", all cats
+    assert judge_labels(plan, dict.fromkeys(range(15), 1)).counted == {}  # changed images alone are no sample of all
     nothing = judge_labels(plan, {})
     assert nothing.verdict.decision == "undecided"
     assert nothing.after.high - nothing.after.low > 0.7

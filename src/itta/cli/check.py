@@ -1,5 +1,7 @@
 """itta check: the few labels that tell how accurate a model is on a target, and whether adaptation helps."""
 
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -101,6 +103,20 @@ def show_verdict(out: Path, labels: Path, json: bool) -> None:
     title = f"{plan.target}: {plan.images} images, {checked.labels} of {checked.planned} planned labels"
     show(Table(title, ["", "accuracy %", "90 % interval"], rows))
     say(verdict_text(plan.adapter, checked))
+    for line in frequencies_text(checked.counted):
+        say(line)
+
+
+def frequencies_text(counted: Mapping[str, int]) -> Iterator[str]:
+    """Say what the labels tell about the classes, and how to tell it to itta+."""
+    seen = {name: n for name, n in sorted(counted.items(), key=lambda item: -item[1]) if n}
+    if not seen:
+        return
+    told = ", ".join(f"{name} {n}" for name, n in seen.items())
+    yield f"The labels count as {sum(seen.values())} images drawn at random: {told}."
+    if not any("," in name for name in seen):  # a comma would split the setting
+        setting = shlex.quote("frequencies=" + ",".join(f"{name}:{n}" for name, n in seen.items()))
+        yield f"Tell itta+, if classes are not equally frequent: --set {setting}"
 
 
 def verdict_text(adapter: str, checked: "Checked") -> str:

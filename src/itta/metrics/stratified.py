@@ -1,4 +1,4 @@
-"""Accuracy of all images from the labels of some, weighted by the way in which they were sampled.
+"""Accuracy and classes of all images from the labels of some, weighted by the way in which they were sampled.
 
 The images are cut into strata, and some of each stratum, drawn at random, have labels. The images without a label are
 simulated: with k of n right in a stratum, the share of right ones is drawn from Beta(k + ½, n − k + ½), the posterior
@@ -43,6 +43,26 @@ def estimate_share(
         middle += size * (k / n if n else 0.5)
     low, high = np.quantile(total / everything, [(1 - level) / 2, (1 + level) / 2])
     return Share(middle / everything, float(low), float(high))
+
+
+def count_classes(labels: Mapping[str, np.ndarray], sizes: Mapping[str, int], classes: int) -> np.ndarray:
+    """Count the classes, as if some images had been drawn at random; [classes], whole numbers.
+
+    ``labels`` has the labels of each stratum. The share of a class is Σ W_s·k_s/n_s, with W_s the stratum's share of
+    all images and k_s of its n_s labels; it is about as sure as that of 1/Σ(W_s²/n_s) images drawn at random. While a
+    stratum has no label there is no count: zeros.
+
+    >>> labels = {"changed": np.array([0, 0, 0, 1]), "sure": np.array([0, 1, 1, 1])}
+    >>> count_classes(labels, {"changed": 10, "sure": 90}, classes=2)
+    array([1, 3])
+    """
+    weights = {name: size / sum(sizes.values()) for name, size in sizes.items() if size}
+    if not all(len(labels.get(name, ())) for name in weights):
+        return np.zeros(classes, dtype=int)
+    shares = sum(w * np.bincount(labels[name], minlength=classes) / len(labels[name]) for name, w in weights.items())
+    images = 1 / sum(w**2 / len(labels[name]) for name, w in weights.items())
+    found: np.ndarray = np.rint(images * np.asarray(shares)).astype(int)
+    return found
 
 
 def allocate(budget: int, sizes: Mapping[str, int], deviations: Mapping[str, float]) -> dict[str, int]:
