@@ -124,7 +124,8 @@ class Diagnosis:
 
     def base(self, means: np.ndarray, pulls: np.ndarray) -> np.ndarray:
         """Return b, the prior without neighbours, for each mean answer [B, C] and pull [B]; [B, C]."""
-        estimate = explaining_prior(self.confusions, means, pulls[:, None], self.usual)
+        asked = self.frequencies.estimate > 0  # the answers, too
+        estimate = explaining_prior(self.confusions, means, pulls[:, None], self.usual) if asked else 0 * means
         prior = self.frequencies.with_estimate(estimate)
         bayes = prior * (prior @ self.confusions) / self.expected
         c = self.rules.correction
