@@ -197,9 +197,9 @@ def along_target(trial: Trial, folder: Path, dataset: DomainDataset, images: int
 
 
 def table(title: str, found: Iterable[Row], meaning: str) -> str:
-    lines = [[r.setting, *(f"{v:+.1f}" for v in r[2:10]), f"{r.below:.1f}"] for r in found]
-    heads = ["setting", "random order", "Zipf 1", "Zipf 2", "sorted", "Dirichlet", "several domains"]
-    heads += ["worst cell, random", "worst cell, Zipf", "several domains below −0.5, %"]
+    lines = [[r.setting.replace(" images,", ","), *(f"{v:+.1f}" for v in r[2:10]), f"{r.below:.1f}"] for r in found]
+    heads = ["setting", "random", "Zipf 1", "Zipf 2", "sorted", "Dirichlet", "several"]
+    heads += ["worst, random", "worst, Zipf", "several below −0.5, %"]
     return f"### {title}\n\n{Table(title, heads, lines).to_markdown()}\n\n{meaning}"
 
 
