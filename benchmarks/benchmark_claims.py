@@ -13,6 +13,7 @@ LEARNED = "The learned loss trains a better model than plain consistency"
 ALPHA = "α between 0.1 and 10 works, 1 is best"
 ONE_SOURCE = "From one source domain too, ITTA trains a better model"
 AHEAD = "ITTA is ahead of 20 other methods"
+MANY = 20
 
 
 def claim_rows(pacs: Results, emoji: Results | None, both: Results | None) -> dict[str, str]:
@@ -87,7 +88,9 @@ def ahead_of_others(pacs: Results) -> tuple[str, str]:
     )
     if len(behind) == len(others):
         return text, "confirmed here" if told["above"] == len(others) else "ahead on average, not decided"
-    return text, "not confirmed" if len(others) >= 20 else "not decided: too few methods ran"
+    if len(behind) >= MANY:
+        return text, f"ahead of {len(behind)} on average, told from {told['above']}"
+    return text, "not confirmed" if len(others) >= MANY else "not decided: too few methods ran"
 
 
 def usual_models(results: Results) -> list[Row]:

@@ -179,7 +179,7 @@ def training_sentences(results: Results) -> Iterator[str]:
         )
     unfinished = [names[row.label] for row in rows if not results.mean(row).values]
     if unfinished:
-        yield f"{listed(unfinished)} have not run on every target yet."
+        yield f"These have not run on every target yet: {listed(unfinished)}."
 
 
 def alpha_table(results: Results) -> Table:
