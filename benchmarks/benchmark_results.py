@@ -46,13 +46,13 @@ class Results:
         cells = self.filled.targets[row.label].values()
         return str(next((r.stream.get("order", "iid") for c in cells for r in c.records.values()), "iid"))
 
-    def find(self, algorithm: str, adapter: str = "source", order: str = "iid") -> Row | None:
-        """The row of a method with the usual number of steps; None if there is none."""
+    def find(self, algorithm: str, adapter: str = "source", order: str = "iid", steps: str = "") -> Row | None:
+        """The row of a method with the usual number of steps, or with another one; None if there is none."""
         same = [
             row
             for row in self.rows
             if (row.algorithm, row.adapter) == (algorithm, adapter)
-            and not MARK.search(row.label)
+            and budget_of(row) == steps
             and (adapter == "source" or self.order(row) == order)
         ]
         if len(same) > 1:
@@ -111,8 +111,22 @@ def name_of(row: Row, adapter: bool = True) -> str:
     parts = [NAMES.get(row.algorithm, row.algorithm) + (f" ({settings})" if settings else "")]
     if adapter and row.adapter != "source":
         parts.append(ADAPTERS.get(row.adapter, row.adapter))
+    return " + ".join(parts) + (f", {budget_of(row)} steps" if budget_of(row) else "")
+
+
+def budget_of(row: Row) -> str:
+    """The unusual number of training steps of a row, as text; "" if it is the usual one.
+
+    >>> budget_of(Row("rsc, 900 training steps", "rsc")), budget_of(Row("rsc", "rsc"))
+    ('900', '')
+    """
     mark = MARK.search(row.label)
-    return " + ".join(parts) + (f", {mark[1]} steps" if mark else "")
+    return mark[1] if mark else ""
+
+
+def by_steps(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Group rows by their number of training steps, the usual number first."""
+    return {steps: [row for row in rows if budget_of(row) == steps] for steps in sorted(map(budget_of, rows))}
 
 
 def signed(share: float) -> str:
@@ -140,11 +154,19 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def lie(names: Sequence[str]) -> str:
+    """
+    >>> lie(["a"]), lie(["a", "b"])
+    ('The interval of a lies', 'The intervals of a and b lie')
+    """
+    return f"The interval{'s' * (len(names) > 1)} of {listed(names)} lie{'s' * (len(names) == 1)}"
+
+
 def told_apart(comparisons: Mapping[str, RowComparison], names: Mapping[str, str], base: str) -> str:
     """Say in sentences which rows are above or below the base, and how many cannot be told from it."""
     found = {word: [names[row] for row, c in comparisons.items() if verdict(c) == word] for word in ("above", "below")}
     alike = [names[row] for row, c in comparisons.items() if verdict(c) == "no"]
-    parts = [f"The intervals of {listed(found[word])} lie {word} {base}." for word in found if found[word]]
+    parts = [f"{lie(found[word])} {word} {base}." for word in found if found[word]]
     if len(alike) > 1 and not parts:
         parts.append(f"None of the {len(alike)} other methods can be told from {base}: every interval contains 0.")
     elif alike:

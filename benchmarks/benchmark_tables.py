@@ -17,7 +17,9 @@ from benchmarks.benchmark_results import (
     ORDERS,
     Results,
     best_of,
+    budget_of,
     by_mean,
+    by_steps,
     listed,
     mean_text,
     name_of,
@@ -30,6 +32,7 @@ from benchmarks.pages import meaning, replace_rows, write_between
 from itta.errors import InputError
 from itta.files import replace_text
 from itta.metrics.accuracy import percent
+from itta.metrics.significance import RowComparison
 from itta.report.comparison import verdict
 from itta.report.layouts import Row
 from itta.report.paper import Figure, published_tables
@@ -141,16 +144,20 @@ def training_rows(results: Results, paper: str) -> list[Row]:
 
 def training_table(results: Results, part: Part) -> Table:
     """Every training method: targets, mean, seeds, difference from ERM, and what it can be told from."""
-    rows, erm = training_rows(results, part.paper), results.find("erm")
-    best = best_of(results, [row for row in rows if row.adapter == "source"])
-    over = results.compare(rows, erm) if erm else {}
-    from_best = results.compare(rows, best) if best else {}
+    rows = training_rows(results, part.paper)
+    best = best_of(results, [row for row in rows if row.adapter == "source" and not budget_of(row)])
+    over, bases = dict[str, RowComparison](), []
+    for steps, same in by_steps(rows).items():
+        erm = results.find("erm", steps=steps)  # trained as long as the rows that are compared with it
+        over |= results.compare(same, erm) if erm else {}
+        bases.append(erm)
+    from_best = results.compare(by_steps(rows)[""], best) if best else {}
     targets = [c for c in results.filled.layout.columns if c.label != "Avg."]
     lines = []
     for row in by_mean(results, rows):
         cells = [results.filled.cells[row.label][c.label] for c in targets]
         c, d = over.get(row.label), from_best.get(row.label)
-        told = ["base" if row == erm else verdict(c) if c else "", "best" if row == best else verdict(d) if d else ""]
+        told = ["base" if row in bases else verdict(c) if c else "", "best" if row == best else verdict(d) if d else ""]
         line = [name_of(row), *(percent(c.mean) if c.values else c.reason for c in cells), mean_text(results, row)]
         figure = paper_figure(row, part.paper) if part.paper else None
         printed = [f"{figure.mean:.1f}" if figure else "–"] if part.paper else []
@@ -161,8 +168,9 @@ def training_table(results: Results, part: Part) -> Table:
 
 def training_sentences(results: Results) -> Iterator[str]:
     """What the table of the training methods means."""
-    rows = [row for row in results.rows if row.adapter == "source"]
-    names = {row.label: name_of(row) for row in rows}
+    every = [row for row in results.rows if row.adapter == "source"]
+    names = {row.label: name_of(row) for row in every}
+    rows = [row for row in every if not budget_of(row)]
     erm, best = results.find("erm"), best_of(results, rows)
     if len(rows) < 2:
         yield "One method has run so far, so there is nothing to compare."
@@ -177,7 +185,12 @@ def training_sentences(results: Results) -> Iterator[str]:
             f"It can be told from {below or 'none'} of {len(others)} others. "
             "The best row was picked by these figures, so its lead is too large on average."
         )
-    unfinished = [names[row.label] for row in rows if not results.mean(row).values]
+    for steps, longer in by_steps(every).items():
+        base = results.find("erm", steps=steps)
+        if steps and base and len(longer) > 1:
+            short = {row.label: name_of(row).removesuffix(f", {steps} steps") for row in longer}
+            yield f"Among trainings of {steps} steps: {told_apart(results.compare(longer, base), short, 'ERM')}"
+    unfinished = [names[row.label] for row in every if not results.mean(row).values]
     if unfinished:
         yield f"These have not run on every target yet: {listed(unfinished)}."
 
