@@ -88,7 +88,7 @@ def test_the_page_has_every_method_with_what_it_can_be_told_from(folder: Path) -
     assert row_of(page, "RSC, 900 steps")[7] == "−15.0 (−15.0 … −15.0)"  # ERM had 900 steps, too
     assert row_of(page, "ERM, 900 steps")[8] == "base"
     assert "Among trainings of 900 steps: The interval of RSC lies below ERM." in page
-    assert "The intervals of ITTA's training lie above ERM." in page
+    assert "The interval of ITTA's training lies above ERM." in page
     assert write(folder) == page
 
 
