@@ -91,7 +91,7 @@ PARTS = (
         "pacs",
         (
             "PACS --recipe quick --backbone resnet18 --weights resnet18_imagenet.safetensors --image-size 96 "
-            "--algorithms erm consistency itta",
+            "--algorithms erm consistency itta --trial-seeds 2",
         ),
     ),
 )
