@@ -194,3 +194,12 @@ def test_a_training_of_an_earlier_version_goes_on_with_its_weights(weights: Path
     assert refuse_another(tmp_path / "run", now) == trial
     with pytest.raises(InputError, match="it differs in weights"):
         refuse_another(tmp_path / "run", replace(now, weights="imagenet", weights_digest=""))
+
+
+def test_weights_that_cannot_be_read_are_told_in_one_line(weights: Path, monkeypatch) -> None:
+    def refuse(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("itta.nn.weights.checksum", refuse)  # root may read every file
+    with pytest.raises(InputError, match="cannot read weights from .*start.safetensors"):
+        digest_of(str(weights))

@@ -71,7 +71,12 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 def digest_of(weights: str) -> str:
     """Return the checksum of a weights file, which names it wherever it lies; weights known by name have none."""
     path = Path(weights)
-    return checksum(path)[:20] if path.is_file() and path.stat().st_size else ""
+    try:
+        return checksum(path)[:20] if path.is_file() and path.stat().st_size else ""
+    except OSError as error:
+        raise InputError(
+            f"cannot read weights from {path} ({first_line(error)}): give a file that you may read."
+        ) from error
 
 
 def load_weights(backbone: Backbone, state: Mapping[str, Tensor], source: str) -> None:
