@@ -74,9 +74,7 @@ def digest_of(weights: str) -> str:
     try:
         return checksum(path)[:20] if path.is_file() and path.stat().st_size else ""
     except OSError as error:
-        raise InputError(
-            f"cannot read weights from {path} ({first_line(error)}): give a file that you may read."
-        ) from error
+        raise InputError(f"cannot read weights from {path} ({first_line(error)}): give a readable file.") from error
 
 
 def load_weights(backbone: Backbone, state: Mapping[str, Tensor], source: str) -> None:
