@@ -233,6 +233,22 @@ def adapter_sections(results: Results | None, data: str) -> Iterator[str]:
             yield f"## {table.title}\n\n{table.to_markdown()}\n\n{sentences}"
     if results and all(pairs_of(results, order) for order in ORDERS):
         yield f"**{data}, over both orders.** {both_orders(results)}"
+    if results:
+        yield from longer_pairs(results)
+
+
+def longer_pairs(results: Results) -> Iterator[str]:
+    """ITTA's training with itta+ after more steps than usual, beside ERM of as many steps."""
+    for steps in by_steps([row for row in results.rows if budget_of(row)]):
+        erm = results.find("erm", steps=steps)
+        pairs = {order: results.find("itta", "guarded itta+", order, steps) for order in ORDERS}
+        told = [
+            f"{mean_text(results, row)} % with {ORDERS[order]}, {with_interval(results.difference(row, erm))} over ERM"
+            for order, row in pairs.items()
+            if row and erm
+        ]
+        if told:
+            yield f"**After {steps} steps**, ITTA's training + `itta+` has {'; '.join(told)} of as many steps alone."
 
 
 def read_pairs(options: Options) -> Results | None:

@@ -51,6 +51,8 @@ def folder(made: Made, tmp_path: Path) -> Path:
     erm, itta = trained(made, "erm", 0.5), trained(made, "itta", 0.52, spread=1.0, hparams={"alpha": 1.0})
     rsc = trained(made, "rsc", 0.2) + trained(made, "rsc", 0.4, steps=900, step=900)
     longer = trained(made, "erm", 0.55, steps=900, step=900)
+    longer_itta = trained(made, "itta", 0.6, hparams={"alpha": 1.0}, steps=900, step=900)
+    longer += longer_itta + adapted(longer_itta, "guarded itta+", 0.01, "iid")
     pairs = [
         r
         for runs in (erm, itta)
@@ -87,7 +89,9 @@ def test_the_page_has_every_method_with_what_it_can_be_told_from(folder: Path) -
     assert row_of(page, "RSC")[6:9] == ["2", "−30.0 (−30.0 … −30.0)", "below"]
     assert row_of(page, "RSC, 900 steps")[7] == "−15.0 (−15.0 … −15.0)"  # ERM had 900 steps, too
     assert row_of(page, "ERM, 900 steps")[8] == "base"
-    assert "Among trainings of 900 steps: The interval of RSC lies below ERM." in page
+    assert "The interval of RSC lies below ERM." in page
+    assert "**After 900 steps**, ITTA's training + `itta+` has 61.1" in page
+    assert "% with classes at random, +6.0 (+6.0 … +6.0) over ERM of as many steps alone." in page
     assert "The interval of ITTA's training lies above ERM." in page
     assert write(folder) == page
 
