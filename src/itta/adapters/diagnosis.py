@@ -124,9 +124,11 @@ class Diagnosis:
 
     def base(self, means: np.ndarray, pulls: np.ndarray) -> np.ndarray:
         """Return b, the prior without neighbours, for each mean answer [B, C] and pull [B]; [B, C]."""
-        asked = self.frequencies.estimate > 0  # the answers, too
-        estimate = explaining_prior(self.confusions, means, pulls[:, None], self.usual) if asked else 0 * means
-        prior = self.frequencies.with_estimate(estimate)
+        if self.frequencies.exact:
+            prior = np.broadcast_to(self.frequencies.counted, means.shape)
+        else:
+            estimate = explaining_prior(self.confusions, means, pulls[:, None], self.usual)
+            prior = self.frequencies.with_estimate(estimate)
         bayes = prior * (prior @ self.confusions) / self.expected
         c = self.rules.correction
         found: np.ndarray = bayes if c == 1 else means ** (1 - c) * bayes**c

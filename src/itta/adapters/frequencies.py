@@ -23,6 +23,11 @@ class Frequencies:
     counted: np.ndarray  # [C], images n_c; shares count as one image in all
     estimate: float  # m: images that the estimate counts as
 
+    @property
+    def exact(self) -> bool:
+        """Tell whether answers have no say."""
+        return self.estimate == 0
+
     def with_estimate(self, prior: np.ndarray) -> np.ndarray:
         """Return the class frequencies, [.., C], for those that were estimated from answers.
 
